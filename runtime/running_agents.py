@@ -218,6 +218,7 @@ class RunningAgents:
                 tools=tuple(found.tools.specs()),
                 code=code,
                 builds_requests=found.agent.builds_requests,
+                output_schema=found.agent.output_schema(),
             )
             payloads.update(own)
             settings[found.id] = SessionSetting(

@@ -123,7 +123,10 @@ class Hooks:
                 raise _wrong(each, "on_pre_llm", said, "a ModelRequest")
             if said is not None:
                 request = msgspec.structs.replace(
-                    said, tools=tuple(sorted(said.tools, key=lambda spec: spec.name)), messages=tuple(said.messages)
+                    said,
+                    tools=tuple(sorted(said.tools, key=lambda spec: spec.name)),
+                    messages=tuple(said.messages),
+                    output_schema=request.output_schema,
                 )
         return request
 

@@ -248,6 +248,8 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     builds_requests: bool = False
     """Whether an offer of tools, a memory, a context window or middleware may change requests, so that one in flight is
     recorded as it was built (RequestBuilt); False = a request follows from what is recorded before."""
+    output_schema: JsonObject | None = None
+    """JSON Schema of final answers that are data; None = any text."""
     fingerprint: str = ""
     """First 16 hexadecimal digits of the SHA-256 of everything above but `code`: two equal agents have one."""
 
@@ -268,6 +270,7 @@ def configuration_of(
     tools: tuple[ToolSpec, ...],
     code: CodeIdentity,
     builds_requests: bool = False,
+    output_schema: JsonObject | None = None,
 ) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
     """Return what is recorded of an agent, and the payloads that it refers to.
 
@@ -277,6 +280,7 @@ def configuration_of(
         tools: its tools, in any order.
         code: the code that will decide.
         builds_requests: see `AgentConfiguration`.
+        output_schema: of its final answers.
     """
     ordered = tuple(
         msgspec.structs.replace(spec, timeout_s=float(spec.timeout_s)) for spec in sorted(tools, key=lambda it: it.name)
@@ -290,6 +294,7 @@ def configuration_of(
         tools=tuple(ToolPolicy(spec.name, spec.tier, spec.effect, spec.retries or None) for spec in ordered),
         code=code,
         builds_requests=builds_requests,
+        output_schema=output_schema,
         **{name: getattr(config, name) for name in SETTINGS},
     )
     given = msgspec.structs.replace(given, prices=dict(sorted(config.prices.items())))

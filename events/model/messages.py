@@ -92,6 +92,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     temperature: float | None = None
     stop_sequences: tuple[str, ...] = ()
+    output_schema: JsonObject | None = None
+    """JSON Schema of a final answer that is data, which the system prompt tells, too; a provider may hold the model to
+    it. None = any text."""
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):

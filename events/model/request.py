@@ -63,6 +63,7 @@ def plain_request(
         max_tokens=configuration.max_tokens,
         temperature=configuration.temperature,
         stop_sequences=configuration.stop_sequences,
+        output_schema=configuration.output_schema,
     )
 
 
@@ -99,6 +100,7 @@ def rewritten(request: ModelRequest, changes: Rewritten) -> ModelRequest:
         max_tokens=request.max_tokens if sampling is None else sampling.max_tokens,
         temperature=request.temperature if sampling is None else sampling.temperature,
         stop_sequences=request.stop_sequences if sampling is None else sampling.stop_sequences,
+        output_schema=request.output_schema,
     )
 
 

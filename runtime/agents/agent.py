@@ -26,6 +26,7 @@ from refold.actors.calls.tool_context import ToolContext, calling_tool
 from refold.actors.calls.validation import checked_provider
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
+from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import SessionId, checked_identifier
 from refold.events.kinds.breaker import BREAKER_KIND
@@ -222,6 +223,13 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         """Return the configuration with all that the model is told of the agent."""
         config = with_skills(self.config, self.skills, self.skill_prompter)
         return config if self.output_type is None else with_output(config, self.output_type)
+
+    def output_schema(self) -> JsonObject | None:
+        """Return the JSON Schema of its final answers, None where they are any text.
+
+        Its properties are in their own order, since a model that is held to it writes them so.
+        """
+        return msgspec.json.schema(self.output_type) if self.output_type is not None else None
 
 
 SUBAGENT_DESCRIPTION = "Have the agent {name} carry out a task, and get its answer."

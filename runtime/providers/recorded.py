@@ -156,7 +156,7 @@ def _check(exchange: Exchange) -> None:
 
 
 def json_of(value: ModelRequest | ModelResponse) -> JsonObject:
-    """Return a request or an answer as a cassette holds it: what has its default is left out.
+    """Return a request or an answer as a cassette holds it: without defaults and what the prompt tells too.
 
     Raises:
         Unrecordable: JSON has no form for something in it.
@@ -206,7 +206,7 @@ def _members(value: msgspec.Struct) -> dict[str, object]:
     return {
         field.name: member
         for field in msgspec.structs.fields(value)
-        if (member := getattr(value, field.name)) != field.default
+        if field.name != "output_schema" and (member := getattr(value, field.name)) != field.default
     }
 
 

@@ -105,6 +105,7 @@ def text_request(request: ModelRequest, *, stop: bool = True) -> ModelRequest:
         messages=text_messages(request.messages),
         tools=(),
         stop_sequences=stops,
+        output_schema=None,  # The data is a part of the step.
     )
 
 

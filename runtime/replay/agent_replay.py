@@ -263,6 +263,9 @@ class AgentReplay:
             raise NotComparable("the history is not the one that was sent; `refold check` says what is wrong")
         prepared = await self._prepared(reference)
         prompt, tools = await self._current.parts_of(configuration)
+        if configuration.output_schema is None:  # Recorded before it was; the prompt tells the same.
+            schema = self._current.configuration.output_schema
+            configuration = msgspec.structs.replace(configuration, output_schema=schema)
         plain = plain_request(configuration, prompt, tools, messages, reference.offered)
         wanted = WantedRequest(
             session=self._session,

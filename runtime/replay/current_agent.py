@@ -181,6 +181,7 @@ class CurrentAgent:
             tools=self.specs,
             code=CodeIdentity(refold=__version__, core=CORE_VERSION),
             builds_requests=agent.builds_requests,
+            output_schema=agent.output_schema(),
         )
         output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
         self.output_check = output_check

@@ -1,13 +1,15 @@
 """What is known of the servers that speak the two APIs, as the table in `docs/providers.md` tells it."""
 
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import httpx
+import msgspec
 import pytest
 
-from refold import Message, ModelRequest, ThinkingBlock
+from refold import AgentConfig, AgentRuntime, Message, ModelRequest, ThinkingBlock
 from refold.providers import AnthropicProvider, OpenAIProvider
+from refold.providers.http.closed_schema import closed_schema
 from tests.providers.anthropic_messages import body_of, message
 from tests.providers.chat_completions import completion
 from tests.providers.conversation import assistant, call, result, user
@@ -20,7 +22,12 @@ CANCELLED = (
 
 
 async def sent(
-    kind: type[OpenAIProvider | AnthropicProvider], url: str, history: tuple[Message, ...] = CANCELLED, **options: Any
+    kind: type[OpenAIProvider | AnthropicProvider],
+    url: str,
+    history: tuple[Message, ...] = CANCELLED,
+    model: str = "m",
+    output_schema: dict[str, Any] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return the body of the request that a provider sends to a server."""
     bodies: list[dict[str, Any]] = []
@@ -31,7 +38,7 @@ async def sent(
         return httpx.Response(200, json=json.loads(hello if kind is OpenAIProvider else body_of(HELLO)))
 
     transport = httpx.MockTransport(answer)
-    request = ModelRequest(model="m", system_prompt="", messages=history, max_tokens=9)
+    request = ModelRequest(model=model, system_prompt="", messages=history, max_tokens=9, output_schema=output_schema)
     async with kind(
         api_key="sk-test-0123456789", base_url=url, transport=transport, environment={}, **options
     ) as asked:
@@ -78,3 +85,97 @@ async def test_unsigned_thinking_goes_to_servers_that_sign_nothing(
     body = await sent(AnthropicProvider, f"https://{host}/anthropic", **options)
     thoughts = [{"type": "thinking", "thinking": "hm", "signature": ""}] if goes_back else []
     assert body["messages"][1]["content"][:-1] == thoughts
+
+
+class Step(msgspec.Struct):
+    """What is done."""
+
+    what: Annotated[str, msgspec.Meta(min_length=1)]
+    minutes: float | None = None
+
+
+class Plan(msgspec.Struct):
+    goal: Literal["tea", "soup"]
+    steps: list[Step]
+    next: "Plan | None" = None
+
+
+class Loose(msgspec.Struct):
+    words: dict[str, int]
+
+
+def closed_object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    required = list(properties)
+    return {"type": "object", **more, "properties": properties, "required": required, "additionalProperties": False}
+
+
+def test_a_schema_is_closed_as_far_as_a_host_can_hold_a_model_to_it() -> None:
+    number = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+    step = closed_object({"what": {"type": "string"}, "minutes": number}, description="What is done.", title="Step")
+    plan = closed_object(
+        {
+            "goal": {"enum": ["soup", "tea"]},
+            "steps": {"type": "array", "items": {"$ref": "#/$defs/Step"}},
+            "next": {"anyOf": [{"$ref": "#/$defs/Plan"}, {"type": "null"}]},
+        },
+        title="Plan",
+    )
+    assert closed_schema(msgspec.json.schema(Plan)) == {**plan, "$defs": {"Plan": plan, "Step": step}}
+    shapes: list[Any] = [Loose, int, list[int], dict[str, int], Any, Step | None, tuple[int, str]]
+    for too_open in shapes:
+        assert closed_schema(msgspec.json.schema(too_open)) is None
+
+
+SCHEMA = msgspec.json.schema(Step)
+HELD = {"type": "json_schema", "json_schema": {"name": "answer", "schema": closed_schema(SCHEMA), "strict": True}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "model", "options", "field", "expected"),
+    [
+        (OpenAIProvider, "api.openai.com", "gpt-x", {}, "response_format", HELD),
+        (OpenAIProvider, "api.openai.com", "gpt-x", {"structured_output": "prompt"}, "response_format", None),
+        (OpenAIProvider, "api.groq.com", "llama", {}, "response_format", None),
+        (OpenAIProvider, "localhost", "qwen", {"structured_output": "json_schema"}, "response_format", HELD),
+        (OpenAIProvider, "x.ai", "m", {"structured_output": "json_object"}, "response_format", {"type": "json_object"}),
+        (AnthropicProvider, "api.anthropic.com", "claude-opus-5-5", {}, "output_config", True),
+        (AnthropicProvider, "api.anthropic.com", "claude-sonnet-4-20250514", {}, "output_config", None),
+        (AnthropicProvider, "api.anthropic.com", "claude-3-5-haiku-latest", {}, "output_config", None),
+        (
+            AnthropicProvider,
+            "api.anthropic.com",
+            "claude-opus-5-5",
+            {"structured_output": False},
+            "output_config",
+            None,
+        ),
+        (AnthropicProvider, "gateway.example", "claude-opus-5-5", {}, "output_config", None),
+        (AnthropicProvider, "gateway.example", "other", {"structured_output": True}, "output_config", True),
+    ],
+)
+async def test_a_model_is_held_to_a_schema_where_the_server_has_it(
+    kind: Any, host: str, model: str, options: dict[str, Any], field: str, expected: Any
+) -> None:
+    body = await sent(kind, f"https://{host}/v1", model=model, output_schema=SCHEMA, **options)
+    format_ = {"format": {"type": "json_schema", "schema": closed_schema(SCHEMA)}}
+    assert body.get(field) == (format_ if expected is True else expected)
+    assert field not in await sent(kind, f"https://{host}/v1", model=model, **options)
+
+
+@pytest.mark.parametrize("protocol", ["native", "react"])
+async def test_an_agents_output_type_reaches_the_server_and_not_where_the_text_is_a_step(protocol: Any) -> None:
+    formats: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        formats.append(json.loads(request.content).get("response_format"))
+        said = '{"what": "boil", "minutes": null}'
+        message = {"role": "assistant", "content": said if protocol == "native" else f"FINAL_ANSWER: {said}"}
+        return httpx.Response(200, json=json.loads(completion(message)))
+
+    provider = OpenAIProvider(api_key="sk-test-012345", transport=httpx.MockTransport(answer), environment={})
+    config = AgentConfig(model="gpt-x", protocol=protocol)
+    async with provider, AgentRuntime(config, provider=provider, output_type=Step) as runtime:
+        session = await runtime.session("a")
+        assert (await session.send("Tea")).parsed(Step) == Step(what="boil")
+        assert formats == [HELD if protocol == "native" else None]
+        assert list(SCHEMA["$defs"]["Step"]["properties"]) == ["what", "minutes"]

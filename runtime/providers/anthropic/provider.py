@@ -105,6 +105,8 @@ class AnthropicProvider(HttpProvider):
         drop_stale_thinking: whether thinking that no longer fits what stands before it, after a compaction or with
             another system prompt or other tools, is dropped instead of failing the request; for models from Claude
             Opus 5.5 and Fable 5.1 on, which check it.
+        structured_output: whether the model is held to the JSON Schema of an agent's `output_type`, by `output_config`;
+            None = at Anthropic, where the model can be (from Claude Opus 4.1 and Sonnet 4.5 on).
         unsigned_thinking: whether thinking without a signature goes back, as servers want it that sign nothing and
             insist on their thoughts within a loop of tool calls; None = for those known to (DeepSeek, Kimi, MiMo).
         cache: whether to mark what the provider may keep of prompts (tools, system prompt, history), and for how long;
@@ -129,6 +131,7 @@ class AnthropicProvider(HttpProvider):
         max_tokens: int = DEFAULT_MAX_TOKENS,
         thinking: int | Literal["adaptive"] | None = None,
         drop_stale_thinking: bool = False,
+        structured_output: bool | None = None,
         unsigned_thinking: bool | None = None,
         cache: bool | Literal["5m", "1h"] = True,
         server_tools: Sequence[JsonObject] = (),
@@ -137,12 +140,14 @@ class AnthropicProvider(HttpProvider):
         **options: Unpack[HttpOptions],
     ) -> None:
         url = base_url if base_url is not None else environment.get(URL_VARIABLE, "").strip() or BASE_URL
+        official = is_at(url, ".anthropic.com", ".claude.com")
         wire_format = AnthropicFormat(
             AnthropicOptions(
                 version=version,
                 max_tokens=max_tokens,
                 thinking=thinking,
                 drop_stale_thinking=drop_stale_thinking,
+                structured_output=structured_output if official else bool(structured_output),
                 unsigned_thinking=is_at(url, *_UNSIGNED_HOSTS) if unsigned_thinking is None else unsigned_thinking,
                 cache=cache,
                 server_tools=tuple(server_tools),
@@ -151,7 +156,7 @@ class AnthropicProvider(HttpProvider):
         )
         if drop_stale_thinking and "headers" in options:
             options["headers"] = _with_beta(checked_mapping(options["headers"]), STALE_THINKING_BETA)
-        key, bearer = _key(api_key, auth_token, environment, official=is_at(url, ".anthropic.com", ".claude.com"))
+        key, bearer = _key(api_key, auth_token, environment, official=official)
         super().__init__(
             wire_format,
             base_url=_without_version(url) if isinstance(url, str) else url,

@@ -33,6 +33,7 @@ from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest
 from refold.providers.anthropic.history import is_thought, own_data, refused, sendable
+from refold.providers.http.closed_schema import closed_schema
 from refold.providers.http.wire import encoded
 
 DEFAULT_VERSION = "2023-06-01"
@@ -51,6 +52,9 @@ CACHE_MARKS_MAX = 4
 """Most cache markers that the API accepts in a request."""
 
 THINKING_TOKENS_MIN = 1024
+
+_NOT_HELD = re.compile(r"claude-(2|3|instant)|claude-(opus|sonnet)-4(-0)?(-2025\d{4})?$|(?!claude-)")
+"""Models that take no schema ("Structured outputs", platform.claude.com/docs), and those of other makers."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _MADE_NAME = re.compile(r".*_x[0-9a-f]{32}", re.DOTALL)
@@ -77,6 +81,8 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
     drop_stale_thinking: bool = False
     """Whether thinking that no longer fits what stands before it is dropped, instead of failing the request; only for
     models that check it ("Prefix checks on thinking blocks", platform.claude.com/docs)."""
+    structured_output: bool | None = None
+    """Whether the model is held to the schema of an answer that is data, by `output_config`; None = where it can be."""
     unsigned_thinking: bool = False
     """Whether thinking without a signature goes back, with an empty one; Anthropic refuses it."""
     cache: bool | Literal["5m", "1h"] = True
@@ -100,6 +106,7 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f'None, "adaptive" or an integer of at least {THINKING_TOKENS_MIN}',
             ),
             ("drop_stale_thinking", isinstance(self.drop_stale_thinking, bool), "True or False"),
+            ("structured_output", self.structured_output in (None, True, False), "None, True or False"),
             ("unsigned_thinking", isinstance(self.unsigned_thinking, bool), "True or False"),
             ("cache", self.cache in (True, False, "5m", "1h"), 'True, False, "5m" or "1h"'),
             (
@@ -164,6 +171,12 @@ def _body(request: ModelRequest, options: AnthropicOptions) -> JsonObject:
         body["tools"] = list[Json](tools)
     body["messages"] = list[Json](messages)
     _add_sampling(body, request, options, history)
+    held = options.structured_output
+    if held is None:
+        held = _NOT_HELD.match(request.model) is None
+    closed = closed_schema(request.output_schema) if held and request.output_schema is not None else None
+    if closed is not None:
+        body["output_config"] = {"format": {"type": "json_schema", "schema": closed}}
     body.update(options.extra_body)
     if options.cache is not False:
         _add_cache_marks(body, tools, messages, history, options)

@@ -33,6 +33,7 @@ from refold.providers.openai.request import (
     STOP_SEQUENCES_MAX,
     OpenAISettings,
     ReturnedReasoning,
+    StructuredOutput,
     request_body,
     tool_forms,
 )
@@ -115,6 +116,9 @@ class OpenAIProvider(HttpProvider):
         return_reasoning: the field in which the server wants earlier reasoning back; None = it does not.
         answer_after_tools: whether an assistant's message stands between results of tools and what a user says next,
             as after a cancellation; None = for Mistral's API and models.
+        structured_output: how the model is held to an agent's `output_type`: `"json_schema"`, `"json_object"` (both by
+            `response_format`) or `"prompt"` alone; None = `json_schema` for OpenAI and Azure, `prompt` for others, many
+            of which do not take it together with tools.
         thoughts_in_text: `"tags"` for a model that writes `<think>…</think>` before its answer and a server that
             leaves it there, `"end_tag"` where the first tag may be missing; None = the text is the answer.
         extra_body: further fields of each request, such as `{"top_k": 40}`; they win over Refold's own.
@@ -139,6 +143,7 @@ class OpenAIProvider(HttpProvider):
         reasoning_effort: str | None = None,
         return_reasoning: ReturnedReasoning | None = None,
         answer_after_tools: bool | None = None,
+        structured_output: StructuredOutput | None = None,
         thoughts_in_text: TaggedThinking | None = None,
         extra_body: JsonObject | None = None,
         environment: Mapping[str, str] = os.environ,
@@ -157,6 +162,7 @@ class OpenAIProvider(HttpProvider):
             reasoning_effort=reasoning_effort,
             return_reasoning=return_reasoning,
             answer_after_tools=answer_after_tools,
+            structured_output=structured_output or ("json_schema" if official else "prompt"),
             thoughts_in_text=thoughts_in_text,
             stop_sequences_max=STOP_SEQUENCES_MAX if official else None,
             description_characters_max=DESCRIPTION_CHARACTERS_MAX if official else None,

@@ -42,6 +42,7 @@ from refold.events.core.content import (
 from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest
+from refold.providers.http.closed_schema import closed_schema
 from refold.providers.http.wire import encoded, object_field
 from refold.providers.openai.names import call_id_forms, name_forms
 from refold.providers.openai.thoughts import TaggedThinking
@@ -73,6 +74,14 @@ ReturnedReasoning: TypeAlias = Literal["reasoning_content", "reasoning", "reason
 vLLM since 0.16, gpt-oss. `reasoning_details`: OpenRouter's signed or encrypted pieces, verbatim.
 """
 
+StructuredOutput: TypeAlias = Literal["json_schema", "json_object", "prompt"]
+"""How a server holds its model to the schema of an answer that is data.
+
+`json_schema`: by `response_format`, in the closed form that OpenAI's strict mode takes; a schema without one is told in
+the prompt only. `json_object`: any JSON object, the prompt says which. `prompt`: not at all. The answer is checked in
+each case.
+"""
+
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 _FIXED_FIELDS = ("model", "messages", "stream", "n")
@@ -102,6 +111,8 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
     answer_after_tools: bool | None = None
     """Whether an assistant's message stands between results of tools and what a user says next; None = where the model
     is one of Mistral's."""
+    structured_output: StructuredOutput = "prompt"
+    """How the model is held to the schema of an answer that is data."""
     thoughts_in_text: TaggedThinking | None = None
     """How the model marks thoughts within its text, where the server does not tell them apart; None = it does."""
     stop_sequences_max: int | None = STOP_SEQUENCES_MAX
@@ -119,6 +130,11 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
             ("include_usage", isinstance(self.include_usage, bool), "True or False"),
             ("parallel_tool_calls", self.parallel_tool_calls in (None, True, False), "None, True or False"),
             ("answer_after_tools", self.answer_after_tools in (None, True, False), "None, True or False"),
+            (
+                "structured_output",
+                self.structured_output in get_args(StructuredOutput),
+                "json_schema, json_object or prompt",
+            ),
             ("thoughts_in_text", self.thoughts_in_text in (None, "tags", "end_tag"), "None, tags or end_tag"),
             ("reasoning_effort", effort is None or (isinstance(effort, str) and bool(effort)), "None or a word"),
             (
@@ -176,11 +192,23 @@ def request_body(
         body["stop"] = _stop(request.stop_sequences, settings.stop_sequences_max)
     if settings.reasoning_effort is not None:
         body["reasoning_effort"] = settings.reasoning_effort
+    if request.output_schema is not None and (form := _response_format(request.output_schema, settings)):
+        body["response_format"] = form
     if stream:
         body["stream"] = True
         if settings.include_usage:
             body["stream_options"] = {"include_usage": True}
     return {**body, **settings.extra_body}
+
+
+def _response_format(schema: JsonObject, settings: OpenAISettings) -> JsonObject | None:
+    """Return what holds the model to a schema, None where the prompt alone does."""
+    if settings.structured_output == "json_object":
+        return {"type": "json_object"}
+    closed = closed_schema(schema) if settings.structured_output == "json_schema" else None
+    if closed is None:
+        return None
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": closed, "strict": True}}
 
 
 def _stop(sequences: Sequence[str], most: int | None) -> list[Json]:
