@@ -1,16 +1,20 @@
 """One turn with one tool, durable FULL, beside the same events written by hand in the same number of commits.
 
-Run: python -P benchmarks/one_turn.py [turns | --table]
+Run: python -P benchmarks/one_turn.py [turns | --table | --guarded]
 
 By hand means: the same JSON, the same tables, four transactions a turn, each one hop through an aiosqlite connection,
 and nothing else. The bare line makes the same commits inline, with no second thread.
 
 The table counts the transactions of such a turn, and those among them that the turn waits for, of an agent whose
 requests follow from the log and of one with memories, a window and middleware, whose model answers at once or in 50 ms.
+
+Guarded compares turns in turn, of one session: with a tool and with one that has a circuit breaker, where each call
+succeeds and where each fails and is counted.
 """
 
 import asyncio
 import json
+import random
 import sqlite3
 import statistics
 import sys
@@ -32,6 +36,8 @@ from refold import (
     ModelRequest,
     ScriptedProvider,
     TokenWindow,
+    Tool,
+    ToolError,
     say,
     tool,
     use,
@@ -40,6 +46,7 @@ from refold.agents.agent import AgentParts
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
 from refold.providers.scripted import ScriptedAnswer
+from refold.resilience import CircuitBreaker
 from refold.stores import InMemoryStore, SQLiteStore
 
 EVENTS = 9
@@ -192,8 +199,58 @@ async def table() -> list[dict[str, object]]:
     return [await counted(shaped=shaped, pause_s=pause_s) for shaped in (False, True) for pause_s in (0, 0.05)]
 
 
+def forecast(name: str, breaker: CircuitBreaker | None, *, fails: bool = False) -> Tool[..., object]:
+    """Return a tool that always succeeds, or always fails."""
+
+    @tool(name=name, tier="observe", effect="pure", breaker=breaker)
+    async def body(city: str) -> str:
+        """Forecast for a city."""
+        if fails:
+            raise ToolError("no route", kind="transient")
+        return f"{city}: sunny"
+
+    return body
+
+
+async def guarded(log: Path, turns: int) -> dict[str, object]:
+    """Return the milliseconds of turns with each tool, and how those with a breaker compare to those without."""
+    tools = [
+        forecast("plain", None),
+        forecast("guarded", CircuitBreaker("a")),
+        forecast("failing", None, fails=True),
+        forecast("failing_guarded", CircuitBreaker("b", threshold=1_000_000), fails=True),
+    ]
+    measured: dict[str, list[tuple[float, float]]] = {each.name: [] for each in tools}
+
+    def asks_for(request: ModelRequest) -> ScriptedAnswer:
+        wanted = request.messages[-1].text
+        return use(wanted, {"city": "Lisbon"}) if wanted in measured else say("Sunny.")
+
+    provider = ScriptedProvider([asks_for] * (8 * turns + 80))
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=tools, log=log) as runtime:
+        session = await runtime.session("s")
+        for turn in range(turns + 10):
+            for name in random.sample(sorted(measured), len(measured)):
+                start = time.perf_counter(), time.process_time()
+                await session.send(name)
+                if turn >= 10:
+                    end = time.perf_counter(), time.process_time()
+                    measured[name].append(((end[0] - start[0]) * 1000, (end[1] - start[1]) * 1000))
+    figures: dict[str, object] = {"turns": turns, "durability": "full"}
+    for place, clock in enumerate(("turn_ms", "cpu_ms")):
+        medians = {name: round(statistics.median(turn[place] for turn in each), 3) for name, each in measured.items()}
+        figures[clock] = medians
+        figures[f"{clock}_guarded_to_plain"] = round(medians["guarded"] / medians["plain"], 3)
+        figures[f"{clock}_failing_guarded_to_failing"] = round(medians["failing_guarded"] / medians["failing"], 3)
+    return figures
+
+
 def main() -> None:
     """Measure, three rounds, and print the medians."""
+    if sys.argv[1:] == ["--guarded"]:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(asyncio.run(guarded(Path(folder, "refold.db"), 300)), indent=2))
+        return
     if sys.argv[1:] == ["--table"]:
         print("\n".join(map(json.dumps, asyncio.run(table()))))
         return
