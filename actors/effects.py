@@ -20,7 +20,7 @@ from refold.actors.cooperative import in_turns
 from refold.actors.kernel.clock import Clock, Timer
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.mailbox import Vital
-from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.ref import ActorRef, System
 from refold.actors.kernel.reply import TIMER_RESOLUTION_S
 from refold.events.core.errors import LogFormatError, LogInUse, PersistenceError
 from refold.events.core.ids import EventRef, PayloadHash
@@ -55,8 +55,10 @@ class Along(Protocol):
 class CallUnderWay:
     """The call of a session that the code here carries out; what its breakers find is recorded with its end."""
 
-    def __init__(self, cause: Cause | None) -> None:
+    def __init__(self, system: System, cause: Cause | None) -> None:
         """Begin one that an event asked for, which is given with what it goes back to; None = it is not known."""
+        self.system = system
+        """Where the session lives; what lives in another one has another log."""
         self.cause = cause
         self.along: list[Along] = []
         self.over = False

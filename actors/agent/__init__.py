@@ -1,4 +1,4 @@
-"""The shells of an agent's actors: session, model, tool, approval.
+"""The shells of an agent's actors: session, model, tool, approval, breaker.
 
 Read `session` first.
 """

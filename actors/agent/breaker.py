@@ -112,9 +112,9 @@ class BreakerActor(Actor):
 
     def end(self, command: EndCall, call: CallUnderWay | None) -> ActorFuture[Performed] | None:
         """Take note of how a call ended; return what to wait for, as `note` does. In a session nobody waits."""
-        if call is None or call.over:
+        if call is None or call.over or call.system is not self.system:
             return self.note(command, call)
-        finding = self._found(command, call.cause)
+        finding = self._found(command, call)
         if finding is not None:
             finding.held = True
             call.along.append(_FindingAlong(self, finding))
@@ -125,7 +125,7 @@ class BreakerActor(Actor):
 
         None = nothing follows, or the log fails, so that nobody knows how long that would take.
         """
-        finding = self._found(command, call.cause if call is not None else None)
+        finding = self._found(command, call)
         if finding is None:
             return None
         self.write(finding)
@@ -150,15 +150,19 @@ class BreakerActor(Actor):
         single = not isinstance(envelope.command, tuple)
         commands: Sequence[BreakerCommand] = (envelope.command,) if single else envelope.command
         await self._recover()
-        found = [self._found(command, envelope.cause) for command in commands]
+        found = [self._found(command, cause=envelope.cause) for command in commands]
         self.write(None)
         performed = [await finding.durable if finding is not None else Performed(0, False) for finding in found]
         return performed[0] if single else performed
 
     # The way to the log
 
-    def _found(self, command: BreakerCommand, cause: Cause | None) -> _Finding | None:
+    def _found(
+        self, command: BreakerCommand, call: CallUnderWay | None = None, cause: Cause | None = None
+    ) -> _Finding | None:
         """Decide on the state as it is; return what is to be written, None = nothing follows."""
+        if call is not None and call.system is self.system:
+            cause = call.cause
         finding = _Finding(command, cause, self.system.loop)
         if self._reading:
             self._findings.append(finding)

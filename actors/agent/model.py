@@ -96,7 +96,7 @@ class _Calling:
         self.partial = PartialResponse()
         self.paid = Usage()
         """Tokens of a summary that cannot be used."""
-        self.call = CallUnderWay(message.cause)
+        self.call = CallUnderWay(message.reply_to.system, message.cause)
 
 
 class ModelActor(Actor):

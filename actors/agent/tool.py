@@ -86,7 +86,8 @@ class _Running:
     def __init__(self, message: StartToolCall) -> None:
         self.message = message
         self.token = CancellationToken()
-        self.of_session = CallUnderWay((message.started, message.correlation or message.started))
+        cause = (message.started, message.correlation or message.started)
+        self.of_session = CallUnderWay(message.reply_to.system, cause)
         self.context: ToolContext[object] | None = None
         self.task: asyncio.Task[None] | None = None
         self.silence: Timer | None = None

@@ -49,7 +49,7 @@ class FallbackProvider(StreamingProvider):
         on: kinds of errors after which the next one is asked.
         breakers: one for each, in the same order, None for one without; None = each gets one of its own, which is named
             by the provider's class and its model, such as `breaker/OpenAIProvider/gpt-5.2`, and counts errors of the
-            kinds in `on`. In a runtime they are on its log.
+            kinds in `on`. In a runtime they are on its log, and all of one name are one circuit.
 
     Raises:
         ConfigError: there is none, or something is not what it should be.

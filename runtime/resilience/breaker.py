@@ -248,13 +248,13 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         backend = self.backend
         if elsewhere or not (backend is None or isinstance(backend, SharedBreakerBackend)):
             return
-        before = self._last_known()
         await super().attach(host)
+        before = self._last_known() or self.settings.begin()
         if isinstance(backend, SharedBreakerBackend):
             if not self._listens:
                 self._listens = True
                 backend.listen(self.name, self._seen)
-        elif before is not None:
+        else:
             opened_at = before.opened_at if before.phase != "closed" else 0
             command = TakeUp(failures=before.failures, error=before.error, opened_at=opened_at)
             recording = await self._of_circuit(lambda actor: actor.note(command), lambda: None)

@@ -288,7 +288,8 @@ def _type_of(stored: StoredEvent) -> str:
     return str(msgspec.json.decode(stored.data)["type"]).split(".")[1]
 
 
-async def test_what_a_call_brings_is_in_the_transaction_of_its_end_which_is_its_cause() -> None:
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_what_a_call_brings_is_in_the_transaction_of_its_end_which_is_its_cause(in_thread: bool) -> None:
     log, clock = FailingStore(InMemoryStore()), ManualClock()
     first = ScriptedProvider([DOWN, DOWN, say("back again")])
     second = ScriptedProvider([[use("weather", {}), use("weather", {})], say("Rain."), say("from the second")])
@@ -296,11 +297,18 @@ async def test_what_a_call_brings_is_in_the_transaction_of_its_end_which_is_its_
     provider = FallbackProvider([first, second], breakers=breakers)
     inside = breaker_of("inside", threshold=9)
 
-    @tool(tier="observe", effect="pure", breaker=breaker_of())
-    async def weather() -> str:
+    def forecast() -> str:
+        """Forecast."""
+        with inside.guard():
+            raise ConnectionError("no route")
+
+    async def forecast_on_loop() -> str:
         """Forecast."""
         async with inside.guard():
             raise ConnectionError("no route")
+
+    body = forecast if in_thread else forecast_on_loop
+    weather: Tool[..., Any] = tool(tier="observe", effect="pure", name="weather", breaker=breaker_of())(body)
 
     async with session_runtime_of(
         log, provider=provider, tools=[weather], objects=[inside], clock=clock, close_grace_s=0
@@ -446,7 +454,7 @@ async def test_after_its_runtime_it_goes_on_in_memory(clock: ManualClock) -> Non
     breaker = breaker_of()
     async with EventSourcedSystem(clock=clock) as system:
         await breaker.attach(system.host)
-        fail(breaker, 1)
+        await asyncio.to_thread(fail, breaker, 1)
     fail(breaker, 1)
     with pytest.raises(CircuitOpen) as raised:
         await breaker.call(lambda: 1)

@@ -389,12 +389,12 @@ async def test_d6_a_call_that_gave_no_sign_of_life_counts_and_one_that_was_cance
 
 
 async def test_d6_two_runtimes_of_one_process_share_the_breaker_of_a_tool(clock: ManualClock) -> None:
-    one = paying(Body(NO_ROUTE), breaker=CircuitBreaker("bank", threshold=1))
+    one = paying(Body(*[NO_ROUTE] * 5), breaker=CircuitBreaker("bank"))
     first, second = InMemoryStore(), InMemoryStore()
-    async with sending(first, clock, one) as (_, sent):
-        await sent
-        _, kinds = await told(second, clock, one)
-    assert kinds == ["shed"]
+    async with runtime_of(first, tools=[one], clock=clock):
+        for _ in range(6):
+            _, kinds = await told(second, clock, one)
+    assert kinds == ["transient"] * 5 + ["shed"]
     assert await first.head("breaker/bank") is not None
     assert await second.head("breaker/bank") is None
 
