@@ -119,11 +119,11 @@ class Fold(Generic[S, E]):
             reached = self.version
             room = most if version is None else min(most, version - reached)
             page = await store.read_stream(self.stream, after_version=reached, limit=room)
-            if most < EVENTS_PER_PAGE:  # A short stream costs one read, and is folded before a snapshot is decoded.
-                most = EVENTS_PER_PAGE
+            if most < EVENTS_PER_PAGE:  # A short stream costs one read, since no snapshot is looked for.
                 limits = (version, position, after)
-                if len(page) == room and (later := await self._from_snapshot(store, *limits, sealed=sealed)):
+                if len(page) == most and (later := await self._from_snapshot(store, *limits, sealed=sealed)):
                     page, room, reached = later, EVENTS_PER_PAGE, self.version
+                most = EVENTS_PER_PAGE
             over = len(page) < room
             new = [item for item in page if item.version > reached]
             wanted = [item for item in new if _is_wanted(item, version, position)]

@@ -5,6 +5,7 @@ beside it, and hashes each message once, so that the request of turn 10,000 cost
 request gets a view of the list, which only ever grows at its end, and no copy.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import cast, overload
@@ -14,6 +15,9 @@ import msgspec
 from refold.events.core.content import Block, Message, ProviderBlock, ToolUseBlock
 from refold.events.core.ids import PayloadHash
 from refold.events.model.payloads import all_restored, stored_hashes
+
+MESSAGES_PER_STEP = 100
+"""Messages of a long history that are restored and hashed before others have the loop."""
 
 ReadPayloads = Callable[[Iterable[PayloadHash]], Awaitable[dict[PayloadHash, bytes]]]
 
@@ -97,20 +101,28 @@ class Conversation:
             LogFormatError: a payload is missing or damaged.
             PersistenceError: the log cannot be read.
         """
-        if source is not self._source or length < len(self._messages):
-            self._source, self._messages = source, []
-            self._whole_digest = self._digest = hashlib.sha256()
-        fresh = source[len(self._messages) : length]
-        hashes = stored_hashes(fresh)
-        payloads = await self._read_payloads(hashes) if hashes else {}
-        whole = all_restored(fresh, payloads)  # All or none of them: a payload may be missing.
-        if hashes and self._whole_digest is self._digest:
-            self._whole_digest = self._digest.copy()
+        while True:
+            if source is not self._source or length < len(self._messages):
+                self._source, self._messages = source, []
+                self._whole_digest = self._digest = hashlib.sha256()
+            known = len(self._messages)
+            if known == length:
+                view = HistoryView(self._messages, length, self._whole_digest.hexdigest())
+                return view, self._digest.hexdigest()
+            fresh = source[known : min(known + MESSAGES_PER_STEP, length)]
+            hashes = stored_hashes(fresh)
+            payloads = await self._read_payloads(hashes) if hashes else {}
+            if source is self._source and known == len(self._messages):  # Nobody else went on meanwhile.
+                self._add(fresh, all_restored(fresh, payloads))  # All or none of them: a payload may be missing.
+            if len(self._messages) < length:
+                await asyncio.sleep(0)
+
+    def _add(self, fresh: Sequence[Message], whole: Sequence[Message]) -> None:
         for message, restored in zip(fresh, whole, strict=True):
+            if restored is not message and self._whole_digest is self._digest:
+                self._whole_digest = self._digest.copy()
             data = _encode(message)
             self._digest.update(data)
             if self._whole_digest is not self._digest:
                 self._whole_digest.update(data if restored is message else _encode(restored))
         self._messages += map(own_copy, whole)
-        view = HistoryView(self._messages, length, self._whole_digest.hexdigest())
-        return view, self._digest.hexdigest()

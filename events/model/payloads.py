@@ -20,6 +20,7 @@ from refold.events.core.content import (
     StoredBlock,
     TextBlock,
     ThinkingBlock,
+    ToolResultBlock,
 )
 from refold.events.core.errors import LogFormatError
 from refold.events.core.event import Event
@@ -149,8 +150,8 @@ def _stored_blocks(content: object) -> Iterable[StoredBlock]:
     for block in cast("Iterable[object]", content):
         if type(block) is StoredBlock:
             yield block
-        else:
-            yield from _stored_blocks(getattr(block, "content", ()))
+        elif isinstance(block, ToolResultBlock):
+            yield from _stored_blocks(block.content)
 
 
 def restored(message: Message, payloads: Mapping[PayloadHash, bytes]) -> Message:
