@@ -7,16 +7,24 @@ request gets a view of the list, which only ever grows at its end, and no copy.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableSequence, Sequence
+from itertools import islice
 from typing import cast, overload
 
 import msgspec
 
-from refold.events.core.content import Block, Message, ProviderBlock, ToolUseBlock
+from refold.events.core.content import Block, Message, ProviderBlock, StoredBlock, ToolUseBlock
 from refold.events.core.ids import PayloadHash
-from refold.events.model.payloads import all_restored, stored_hashes
+from refold.events.core.state_codec import SEALED_ITEMS, SealedList
+from refold.events.model.payloads import Storable, all_restored, stored_hashes
 
-MESSAGES_PER_STEP = 100
+_STORED = b'"type":"stored"'
+"""What the JSON of a block has that stands for a payload; a text that says so has its quotes escaped."""
+
+BYTES_PER_STEP = 512 * 1024
+"""Of a long history that is encoded still."""
+
+MESSAGES_PER_STEP = SEALED_ITEMS
 """Messages of a long history that are restored and hashed before others have the loop."""
 
 ReadPayloads = Callable[[Iterable[PayloadHash]], Awaitable[dict[PayloadHash, bytes]]]
@@ -44,7 +52,7 @@ class HistoryView(Sequence[Message]):
 
     __slots__ = ("_length", "_messages", "digest")
 
-    def __init__(self, messages: list[Message], length: int, digest: str = "") -> None:
+    def __init__(self, messages: Sequence[Message], length: int, digest: str = "") -> None:
         self._messages = messages
         self._length = length
         self.digest = digest
@@ -54,8 +62,7 @@ class HistoryView(Sequence[Message]):
         return self._length
 
     def __iter__(self) -> Iterator[Message]:
-        messages = self._messages
-        return (messages[place] for place in range(self._length))
+        return islice(self._messages, self._length)
 
     @overload
     def __getitem__(self, place: int) -> Message: ...
@@ -89,7 +96,7 @@ class Conversation:
     def __init__(self, read_payloads: ReadPayloads) -> None:
         self._read_payloads = read_payloads
         self._source: Sequence[Message] | None = None
-        self._messages: list[Message] = []
+        self._messages: MutableSequence[Message] = []
         self._digest = hashlib.sha256()
         self._whole_digest = self._digest
         """Over the restored messages; the same one as long as these are the stored ones."""
@@ -101,21 +108,43 @@ class Conversation:
             LogFormatError: a payload is missing or damaged.
             PersistenceError: the log cannot be read.
         """
+        whole: dict[StoredBlock, Storable] = {}
         while True:
             if source is not self._source or length < len(self._messages):
-                self._source, self._messages = source, []
+                self._source, self._messages = source, source.empty() if isinstance(source, SealedList) else []
                 self._whole_digest = self._digest = hashlib.sha256()
             known = len(self._messages)
             if known == length:
                 view = HistoryView(self._messages, length, self._whole_digest.hexdigest())
                 return view, self._digest.hexdigest()
+            if isinstance(source, SealedList) and length >= source.sealed * SEALED_ITEMS and self._take_sealed(source):
+                await asyncio.sleep(0)
+                continue
             fresh = source[known : min(known + MESSAGES_PER_STEP, length)]
-            hashes = stored_hashes(fresh)
+            read = {block.hash for block in whole}
+            hashes = [name for name in stored_hashes(fresh) if name not in read]
             payloads = await self._read_payloads(hashes) if hashes else {}
             if source is self._source and known == len(self._messages):  # Nobody else went on meanwhile.
-                self._add(fresh, all_restored(fresh, payloads))  # All or none of them: a payload may be missing.
+                self._add(fresh, all_restored(fresh, payloads, whole))  # All or none: a payload may be missing.
             if len(self._messages) < length:
                 await asyncio.sleep(0)
+
+    def _take_sealed(self, source: SealedList[Message]) -> bool:
+        """Take pieces that are encoded still as they are, up to one that holds what stands for a payload."""
+        messages, taken = self._messages, 0
+        assert isinstance(messages, SealedList)
+        while taken < BYTES_PER_STEP and len(messages) % SEALED_ITEMS == 0:
+            number = len(messages) // SEALED_ITEMS
+            if number >= source.sealed or _STORED in (lines := bytes(source.piece(number))):
+                break
+            if not messages.add_piece(lines):
+                break
+            text = lines.replace(b"\n", b"")  # In JSON a line ends nowhere else.
+            self._digest.update(text)
+            if self._whole_digest is not self._digest:
+                self._whole_digest.update(text)
+            taken += len(lines)
+        return taken > 0
 
     def _add(self, fresh: Sequence[Message], whole: Sequence[Message]) -> None:
         for message, restored in zip(fresh, whole, strict=True):
@@ -125,4 +154,6 @@ class Conversation:
             self._digest.update(data)
             if self._whole_digest is not self._digest:
                 self._whole_digest.update(data if restored is message else _encode(restored))
-        self._messages += map(own_copy, whole)
+        own = list(map(own_copy, whole))
+        if not (isinstance(self._messages, SealedList) and len(own) == SEALED_ITEMS and self._messages.add_piece(own)):
+            self._messages.extend(own)

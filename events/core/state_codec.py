@@ -1,9 +1,10 @@
 """Folded states to bytes and back, in small pieces, so that a long state keeps nobody waiting.
 
 A piece belongs to one field of the state; a list or dictionary of many items has several. A field that is annotated as
-`MutableSequence` is a history, which is only ever added to at its end: its pieces hold `SEALED_ITEMS` items each, and
-come back as a `SealedList`, which decodes a piece when one of its items is looked at. What is opened after a long life
-is asked for little of it at first, and what is written again after some events is mostly there as bytes.
+`MutableSequence` is a history, which is only ever added to at its end. Its pieces hold `SEALED_ITEMS` items each, one
+line of JSON for an item, and come back as a `SealedList`, which decodes a piece when one of its items is looked at.
+A history that is opened after a long life is asked for little of it at first, and when it is written again after some
+events, most of it is there as bytes. It is JSON, since that is what digests of histories are over.
 
 The rule: decoding what `pieces` gave yields an equal state, for every state that events add up to.
 """
@@ -25,12 +26,13 @@ PIECE_BYTES: Final = 128 * 1024
 ITEMS_AT_FIRST: Final = 16
 
 Piece = tuple[int, bytes | memoryview]
-"""The place of a field in the state's class, and MessagePack of its value or of some of its items."""
+"""The place of a field in the state's class, and its value or some of its items: MessagePack, or JSON of a history."""
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 _encode = msgspec.msgpack.Encoder().encode
+_lines = msgspec.json.Encoder().encode_lines
 
 
 class SealedList(MutableSequence[T]):
@@ -38,7 +40,7 @@ class SealedList(MutableSequence[T]):
 
     Args:
         decode: gives the items of a piece.
-        pieces: of `SEALED_ITEMS` items each.
+        pieces: of `SEALED_ITEMS` items each, encoded.
         rest: the items behind those.
     """
 
@@ -51,11 +53,30 @@ class SealedList(MutableSequence[T]):
         self._pieces: list[bytes | memoryview | list[T]] = [*pieces]
         self._rest = rest
 
+    @property
+    def sealed(self) -> int:
+        """How many pieces there are in front of the rest."""
+        return len(self._pieces)
+
+    def piece(self, number: int) -> bytes | memoryview:
+        """Return the items of a piece, encoded."""
+        piece = self._pieces[number]
+        return _lines(piece) if isinstance(piece, list) else piece
+
     def pieces(self) -> Iterator[bytes | memoryview]:
-        """Yield the encoded items, the last piece with fewer than the others."""
-        for piece in self._pieces:
-            yield _encode(piece) if isinstance(piece, list) else piece
+        """Yield all items, encoded, the last piece with fewer than the others."""
+        yield from map(self.piece, range(len(self._pieces)))
         yield from _sealed(self._rest)
+
+    def empty(self) -> "SealedList[T]":
+        """Return an empty list that decodes as this one."""
+        return SealedList(self._decode, [], [])
+
+    def add_piece(self, piece: bytes | memoryview | list[T]) -> bool:
+        """Add a piece of `SEALED_ITEMS` items; return False, and add nothing, where some are in no piece already."""
+        if not self._rest:
+            self._pieces.append(piece)
+        return not self._rest
 
     def _opened(self, number: int) -> list[T]:
         piece = self._pieces[number]
@@ -167,9 +188,10 @@ class _Field:
     def __init__(self, hint: Any) -> None:
         origin = get_origin(hint)
         self._kind = origin if origin in (list, dict, collections.abc.MutableSequence) else None
-        self._decode: Any = msgspec.msgpack.Decoder(
-            list[get_args(hint)[0]] if self._kind is collections.abc.MutableSequence else hint  # type: ignore[misc]
-        ).decode
+        if self._kind is collections.abc.MutableSequence:
+            self._decode: Any = msgspec.json.Decoder(get_args(hint)[0]).decode_lines
+        else:
+            self._decode = msgspec.msgpack.Decoder(hint).decode
 
     def pieces(self, value: Any) -> Iterable[bytes | memoryview]:
         if self._kind is collections.abc.MutableSequence:
@@ -205,7 +227,7 @@ class _Field:
 
 def _sealed(items: Sequence[Any]) -> Iterator[bytes]:
     for first in range(0, len(items), SEALED_ITEMS):
-        yield _encode(items[first : first + SEALED_ITEMS])
+        yield _lines(items[first : first + SEALED_ITEMS])
 
 
 def _parts(items: Iterable[Any], collected: type[list[Any] | dict[Any, Any]]) -> Iterator[bytes]:

@@ -163,14 +163,24 @@ def restored(message: Message, payloads: Mapping[PayloadHash, bytes]) -> Message
     return all_restored([message], payloads)[0]
 
 
-def all_restored(messages: Sequence[Message], payloads: Mapping[PayloadHash, bytes]) -> list[Message]:
+def all_restored(
+    messages: Sequence[Message],
+    payloads: Mapping[PayloadHash, bytes],
+    whole: dict[StoredBlock, Storable] | None = None,
+) -> list[Message]:
     """Restore many messages. What they say often is decoded once: a short log must not become a huge history.
+
+    Args:
+        messages: to be restored.
+        payloads: of what stands in them, and is not restored yet.
+        whole: what was restored of the messages before, to which this adds; None = nothing.
 
     Raises:
         LogFormatError: a payload is missing or damaged.
     """
     stored = dict.fromkeys(block for message in messages for block in _stored_blocks(message.content))
-    whole = {block: restore(block, payloads) for block in stored}
+    whole = {} if whole is None else whole
+    whole.update({block: restore(block, payloads) for block in stored if block not in whole})
     return [_restored(message, whole) for message in messages]
 
 

@@ -92,7 +92,7 @@ async def told(log: Any) -> tuple[object, ...]:
 async def test_a_session_that_is_opened_again_is_folded_from_its_last_snapshot() -> None:
     store = Watched()
     await run(store, 30)
-    assert store.saved[-1].version == await store.version()
+    assert await store.version() - store.saved[-1].version < EVERY
     versions = [kept.version for kept in store.saved]
     assert versions == sorted(set(versions))
     store.read = 0

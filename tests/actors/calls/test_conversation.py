@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
 from refold.actors.calls.conversation import Conversation, HistoryView, own_copy
 from refold.events.core.content import Message, TextBlock, ToolResultBlock, ToolUseBlock
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import PayloadHash, ToolCallId
+from refold.events.core.state_codec import SEALED_ITEMS, SealedList
 from refold.events.model.payloads import spill
 
 BIG = TextBlock(text="big " * 50_000)
@@ -126,3 +128,30 @@ def test_a_copy_equals_its_message() -> None:
     result = ToolResultBlock(tool_use_id=ToolCallId("c"), content=(TextBlock(text="x"),), is_error=True, kind="denied")
     for message in (Message("assistant", (TextBlock(text="t"), call)), Message("user", (result,)), said("a")):
         assert own_copy(message) == message
+
+
+@pytest.mark.parametrize("stored_at", [(), (3,), (SEALED_ITEMS + 1, 2 * SEALED_ITEMS), (2 * SEALED_ITEMS + 5,)])
+async def test_a_history_that_is_encoded_still_gives_the_same_views_and_digests(stored_at: tuple[int, ...]) -> None:
+    payloads = Payloads()
+    call = ToolUseBlock(id=ToolCallId("c"), name="pay", input={"text": 'say "type":"stored"\n', "n": {"m": 1}})
+    plain = [
+        payloads.stored() if place in stored_at else Message("assistant", (TextBlock(text=f"{place}\n"), call))
+        for place in range(2 * SEALED_ITEMS + 9)
+    ]
+    lines = msgspec.json.Encoder().encode_lines
+    pieces = [lines(plain[first : first + SEALED_ITEMS]) for first in (0, SEALED_ITEMS)]
+    source = SealedList(msgspec.json.Decoder(Message).decode_lines, [*pieces], plain[2 * SEALED_ITEMS :])
+    sealed, whole = Conversation(payloads.read), Conversation(payloads.read)
+    for length in (len(plain) - 1, len(plain), 5, SEALED_ITEMS):
+        view, digest = await sealed.upto(source, length)
+        expected, same = await whole.upto(plain, length)
+        assert isinstance(view, HistoryView)
+        assert isinstance(expected, HistoryView)
+        assert (digest, view.digest) == (same, expected.digest)
+        assert list(view) == list(expected)
+        assert view[:] == expected[:]
+    assert len(payloads.asked) <= 8  # Each is read once for a view.
+    seen: Any = view[0].content[-1]
+    if 0 not in stored_at:
+        seen.input["n"]["m"] = 2
+        assert source[0] == plain[0]
