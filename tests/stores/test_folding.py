@@ -29,6 +29,9 @@ from refold.stores.folding import BYTES_PER_STEP, EVENTS_PER_PAGE, EVENTS_PER_ST
 GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("format-1-core-4*.db"))
 
 
+AN_AGENT = next(path for path in GOLDEN if path.stem.endswith("agent"))
+
+
 class OneSnapshot(InMemoryStore):
     """A log that gives the snapshot that a test puts there, and counts the events that are read."""
 
@@ -140,7 +143,7 @@ DAMAGE: dict[str, Callable[[Snapshot], Snapshot | PersistenceError]] = {
 
 
 async def a_session() -> OneSnapshot:
-    async with await SQLiteStore.open(next(path for path in GOLDEN if path.stem.endswith("agent"))) as log:
+    async with await SQLiteStore.open(AN_AGENT, read_only=True) as log:
         heads = await log.list_streams(prefix="session/")
         longest = max(heads, key=lambda head: head.version)
         return await copy(await log.read_stream(longest.stream))
