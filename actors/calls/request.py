@@ -19,7 +19,7 @@ from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import Recalling, Remembered
 from refold.actors.calls.results import text_of_error
 from refold.actors.calls.streaming import can_stream
-from refold.events.core.cleaning import Unrecordable
+from refold.events.core.cleaning import Unrecordable, clean_text
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import AgentLoopError, ProviderError
 from refold.events.core.ids import PayloadHash, RunId, SessionId
@@ -50,6 +50,9 @@ from refold.events.model.spending import Usage
 from refold.events.session.commands import RecordRequest
 
 log = logging.getLogger("refold.model")
+
+SENT_CHARACTERS_MAX = 200
+"""What a provider gives as the digest of a request is cut after so many characters."""
 
 TWICE_BYTES_MAX = 256
 """What was done to a request in flight is a payload where it has more bytes: its answer refers to that once more."""
@@ -141,7 +144,10 @@ def sent_digest(provider: Provider, request: ModelRequest, *, streamed: bool) ->
     """Return the digest of a request as it leaves through a provider; empty where that is not known, or none leaves."""
     try:
         if (ask := getattr(provider, "sent_digest", None)) is not None:
-            return str(ask(request, streamed=streamed and can_stream(provider)))
+            said = ask(request, streamed=streamed and can_stream(provider))
+            if not isinstance(said, str):
+                raise TypeError(f"sent_digest gave {type(said).__name__} instead of a text")
+            return clean_text(said[:SENT_CHARACTERS_MAX])
         history = request.messages.digest if isinstance(request.messages, HistoryView) else None
         return request_digest(request, history)
     except ProviderError:

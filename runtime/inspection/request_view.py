@@ -90,8 +90,11 @@ async def recorded_request(log: ReadableLog, session: str, version: int | None =
     async with opened(log) as store:
         head = await session_head(store, session)
         place = checked_version(head, version)
-        events = await events_until(store, head.stream, head.version)
-        found = _last_in(events, session) if version is None else _found_at(events, place, session)
+        events = await events_until(store, head.stream, place)
+        found = _referred(events, place) if version is not None else None
+        if found is None:  # What came of it, if anything, is behind it.
+            events = await events_until(store, head.stream, head.version)
+            found = _last_in(events, session) if version is None else _wanted_at(events, place, session)
         configured = events[found.reference.configured - 1] if 0 < found.reference.configured <= found.before else None
         if not isinstance(configured, ev.AgentConfigured):
             raise LogFormatError(f"version {found.version} of session {session!r} names a configuration that is none")
@@ -111,10 +114,7 @@ def _last_in(events: Sequence[ev.SessionEvent], session: str) -> _Found:
     raise ConfigError(f"session {session!r} has no event that refers to a request; `refold show --events` lists")
 
 
-def _found_at(events: Sequence[ev.SessionEvent], place: int, session: str) -> _Found:
-    found = _referred(events, place)
-    if found is not None:
-        return found
+def _wanted_at(events: Sequence[ev.SessionEvent], place: int, session: str) -> _Found:
     event = events[place - 1]
     if isinstance(event, ev.ModelInterrupted) and event.asked:
         return _of_call(events, event.asked, session)
@@ -136,22 +136,26 @@ def _referred(events: Sequence[ev.SessionEvent], place: int) -> _Found | None:
 
 def _of_call(events: Sequence[ev.SessionEvent], asked: int, session: str) -> _Found:
     """Return the request of the model call that an event wants."""
-    state, before, end = fold(events[:asked]), asked, None
-    derived = RequestReference(configured=state.configured, messages=len(state.messages))
-    configuration = state.configuration
-    for event in events[asked:]:
+    state, before, end, built = fold(events[:asked]), asked, None, None
+    while True:
         derived = RequestReference(configured=state.configured, messages=len(state.messages))
         configuration = state.configuration
+        if before == len(events):
+            break
+        event = events[before]
         state = evolve(state, event)
         if state.run is None or state.run.asked != asked or state.run.phase != "model":
             end = event
             break
         before += 1
+        if isinstance(event, ev.RequestBuilt):
+            built = _referred(events, before)
+        elif isinstance(event, ev.ContextPrepared):  # What was built before was its request.
+            built = None
     if isinstance(end, ev.ModelResponded | ev.ModelFailed) and (found := _referred(events, before + 1)) is not None:
         return found
-    reports = [place for place in range(asked + 1, before + 1) if isinstance(events[place - 1], ev.RequestBuilt)]
-    if reports and (found := _referred(events, reports[-1])) is not None:
-        return found._replace(is_open=end is None)
+    if built is not None:
+        return built._replace(is_open=end is None)
     if configuration is not None and configuration.builds_requests:
         raise ConfigError(
             f"the request that version {asked} of session {session!r} wants is not in the log: the offer of tools, a "

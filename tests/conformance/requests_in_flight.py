@@ -1,4 +1,4 @@
-"""Agents whose second model call does not end, and the process that is killed in it: `requests_in_flight.py LOG SHAPE`.
+"""Agents with a model call that does not end, and a process to be killed in it: `requests_in_flight.py LOG SHAPE`.
 
 It says `in flight` when the call's request is as durable as it gets; what the model was asked is in LOG.asked.
 """
@@ -31,6 +31,9 @@ from refold.events.session.events import ModelRequested, RequestBuilt
 from refold.providers.recorded import json_of
 from refold.providers.scripted import ScriptItem
 
+SUMMARISED = 180
+"""So many tokens hold two turns and not three."""
+
 INPUT = "Is the tea in Lisbon green?"
 
 
@@ -48,13 +51,14 @@ class Adding(Middleware):
 
 
 class Hanging(Middleware):
-    """Is still at work on the second request."""
+    """Is still at work on the request of a turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int = 2) -> None:
+        self.turn = turn
         self.reached = asyncio.Event()
 
     async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> None:
-        if context.turn == 2:
+        if context.turn == self.turn:
             self.reached.set()
             await asyncio.get_running_loop().create_future()
 
@@ -74,20 +78,21 @@ SHAPES: dict[str, dict[str, Any]] = {
     "window": {"context": TokenWindow(60)},
     "offer": {"offer": lambda session, spec: False},
     "recall": {},
-    "summary": {"context": Summarising(60)},
+    "summary": {"context": Summarising(SUMMARISED)},
     "unbuilt": {},
 }
 """What changes the requests of each agent; `unbuilt` has a hook that is never done with one."""
 
 
-def first_answer(shape: str) -> ScriptItem:
+def before(shape: str) -> list[ScriptItem]:
+    """Return what is answered before the call that is in flight."""
     if shape == "react":
-        return say('Thought: I look.\nAction: look\nAction Input: {"what": "tea"}')
-    return use("look", {"what": "tea"}) if shape != "offer" else [use("look", {"what": "tea"})]
+        return [say('Thought: I look.\nAction: look\nAction Input: {"what": "tea"}')]
+    return [use("look", {"what": "tea"})] * (2 if shape == "summary" else 1)
 
 
 def agent(shape: str, *script: ScriptItem) -> Agent:
-    """Return an agent of a shape, which answers its first request with a call, and goes on by a script."""
+    """Return an agent of a shape, which goes by a script."""
     parts = dict(SHAPES[shape])
     config = AgentConfig(model="m", system_prompt="Serve.", protocol=parts.pop("protocol", "native"))
     if shape == "recall":
@@ -103,14 +108,14 @@ def builds(shape: str) -> bool:
 
 
 async def until_in_flight(session: Any, shape: str, asked: asyncio.Event) -> None:
-    """Wait until a session's second model call is in flight, and its request is in the log."""
+    """Wait until a session's last model call is in flight, and its request is in the log."""
     await asked.wait()
     calls = 0
     async with session.follow(after_version=0) as followed:
         async for item in followed:
             event = item.event if isinstance(item, RecordedEvent) else None
             calls += isinstance(event, ModelRequested)
-            if calls == 2 and isinstance(event, RequestBuilt if builds(shape) else ModelRequested):
+            if calls > len(before(shape)) and isinstance(event, RequestBuilt if builds(shape) else ModelRequested):
                 return
 
 
@@ -127,7 +132,7 @@ async def main(log: str, shape: str) -> None:
         await asyncio.get_running_loop().create_future()
         return ""
 
-    made = agent(shape, first_answer(shape), hang)
+    made = agent(shape, *before(shape), hang)
     async with AgentRuntime(made, log=log) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send(INPUT))

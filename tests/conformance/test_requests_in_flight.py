@@ -1,4 +1,4 @@
-"""Issue: the request that hangs or kills can be seen, and what left is recorded by its digest."""
+"""The request that hangs or kills can be seen, and what left is recorded by its digest."""
 
 import asyncio
 import json
@@ -17,10 +17,13 @@ from refold import (
     AgentRuntime,
     Completed,
     ConfigError,
+    ImageBlock,
     ModelRequest,
     PersistenceError,
     ProviderError,
+    RetryPolicy,
     ScriptedProvider,
+    TextBlock,
     say,
 )
 from refold.actors import ManualClock
@@ -28,12 +31,14 @@ from refold.events.model import request as request_building
 from refold.events.model.request import form_of, request_digest
 from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import (
+    ContextPrepared,
     InputQueued,
     ModelFailed,
     ModelRequested,
     ModelResponded,
     RequestBuilt,
     RunCompleted,
+    TimerFired,
 )
 from refold.providers import FallbackProvider, OpenAIProvider, RecordingProvider
 from refold.providers.http.settings import HttpTimeouts
@@ -71,26 +76,28 @@ async def test_a_request_in_flight_is_shown_as_it_left_and_is_the_same_when_it_i
         await answer.wait()
         return "Thought: so.\nFINAL_ANSWER: green" if shape == "react" else "green, shortly"
 
-    script = [flight.first_answer(shape), wait, *[say("green")] * (shape == "summary")]
+    at = len(flight.before(shape))
+    script = [*flight.before(shape), wait, *[say("green")] * (shape == "summary")]
     log, agent = InMemoryStore(), flight.agent(shape, *script)
     async with AgentRuntime(agent, log=log) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send(flight.INPUT))
         await flight.until_in_flight(session, shape, asked)
         sent: Sequence[ModelRequest] = agent.provider.requests  # type: ignore[attr-defined]
-        wanted = (await versions(log, ModelRequested))[1]
+        wanted = (await versions(log, ModelRequested))[at]
         found = [await recorded_request(log, "s", version) for version in (wanted, None)]
-        assert [(shown(each.request), each.open) for each in found] == [(shown(sent[1]), True)] * 2
+        assert [(shown(each.request), each.open) for each in found] == [(shown(sent[at]), True)] * 2
         answer.set()
         assert (await sending).outcome == Completed()
         again = await recorded_request(log, "s", wanted)
         assert (shown(again.request), again.open, again.as_sent) == (shown(sent[-1]), False, True)
         ends = [await recorded_request(log, "s", each) for each in await versions(log, ModelResponded)]
-        assert [each.sent for each in ends] == [request_digest(sent[0]), request_digest(sent[-1])]
+        assert [each.sent for each in ends] == [request_digest(each) for each in (*sent[:at], sent[-1])]
         built = await versions(log, RequestBuilt)
         assert len(built) == flight.builds(shape)
+        assert len(await versions(log, ContextPrepared)) == (shape == "summary")
         for version in built:
-            assert shown((await recorded_request(log, "s", version)).request) == shown(sent[1])
+            assert shown((await recorded_request(log, "s", version)).request) == shown(sent[at])
     (await replay(log, agent=agent)).raise_for_divergence()
 
 
@@ -105,7 +112,7 @@ async def test_a_request_in_which_the_process_was_killed_is_shown_by_the_command
         process.send_signal(signal.SIGKILL)
         process.wait()
     async with await SQLiteStore.open(log, read_only=True) as store:
-        wanted = (await versions(store, ModelRequested))[1]
+        wanted = (await versions(store, ModelRequested))[-1]
     done = run(refold_line("show", log, "s", "--request", wanted, "--json"))
     if shape == "unbuilt":
         assert (done.returncode, done.stdout) == (2, "")
@@ -116,7 +123,7 @@ async def test_a_request_in_which_the_process_was_killed_is_shown_by_the_command
     assert {name: value for name, value in recorded["request"].items() if name in asked} == asked
     assert recorded["open"]
     assert "not answered" in run(refold_line("show", log, "s", "--request", wanted)).stdout
-    agent = flight.agent(shape, *[say("FINAL_ANSWER: green")] * 2)
+    agent = flight.agent(shape, *[say("FINAL_ANSWER: green")] * 4)
     async with AgentRuntime(agent, log=log) as runtime:
         session = await runtime.session("s")
         assert (await session.send("And now?")).outcome == Completed()
@@ -202,16 +209,70 @@ async def test_a_failure_has_the_digest_and_a_request_that_never_left_has_none(t
         def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
             raise self.error  # type: ignore[attr-defined]
 
+    class Numbered(ScriptedProvider):
+        def sent_digest(self, request: ModelRequest, *, streamed: bool) -> int:
+            return 7
+
     refused, broken = Odd([say("a")]), Odd([say("a")])
     refused.error, broken.error = ProviderError("no"), KeyError("no")  # type: ignore[attr-defined]
     failing = ScriptedProvider([ProviderError("down", kind="server")])
     cassette = RecordingProvider(openai(), tmp_path / "calls.jsonl")
-    for provider, form in ((failing, "request"), (cassette, "openai"), (refused, ""), (broken, "")):
+    for provider, form in (
+        (failing, "request"),
+        (cassette, "openai"),
+        (refused, ""),
+        (broken, ""),
+        (Numbered([say("a")]), ""),
+    ):
         log = InMemoryStore()
         async with AgentRuntime(asking(provider), log=log) as runtime:
             await (await runtime.session("s")).send("Is tea green?")
         assert form_of((await recorded_request(log, "s")).sent) == form
     assert await versions(log, ModelFailed) == []
+
+
+async def test_a_summary_that_has_come_is_not_taken_for_the_request_that_is_still_at_work() -> None:
+    clock, hanging, log = ManualClock(), flight.Hanging(3), InMemoryStore()
+
+    async def slowly(request: ModelRequest) -> str:
+        await clock.sleep(1)
+        return "They spoke."
+
+    agent = msgspec.structs.replace(flight.agent("summary", *flight.before("summary"), slowly), middleware=[hanging])
+    async with AgentRuntime(agent, log=log, clock=clock, inbox_poll_s=0) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send(flight.INPUT))
+        while not hanging.reached.is_set():
+            await clock.advance(0.1)
+        wanted = (await versions(log, ModelRequested))[-1]
+        assert len(await versions(log, RequestBuilt)) == len(await versions(log, ContextPrepared)) == 1
+        for version in (wanted, None):
+            with pytest.raises(ConfigError, match="is not in the log"):
+                await recorded_request(log, "s", version)
+        await session.cancel()
+        await sending
+
+
+async def test_every_attempt_has_its_request_and_what_the_log_keeps_apart_is_in_the_digest() -> None:
+    large: list[TextBlock | ImageBlock] = [
+        TextBlock(text="tea " * 30_000),
+        ImageBlock(media_type="image/png", data=bytes(90_000)),
+    ]
+    provider = ScriptedProvider([ProviderError("busy", kind="server", retryable=True), say("green"), say("again")])
+    clock, log = ManualClock(), InMemoryStore()
+    agent = asking(provider, retry=RetryPolicy(attempts_max=2))
+    async with AgentRuntime(agent, log=log, clock=clock, inbox_poll_s=0) as runtime:
+        session = await runtime.session("s")
+        for content in (large, [TextBlock(text="And now?")]):
+            sending = asyncio.create_task(session.send(content))
+            while not sending.done():
+                await clock.advance(1)
+        (failed,) = await versions(log, ModelFailed)
+        (again,) = await versions(log, TimerFired)
+        for version, sent in zip((failed, again, None), provider.requests, strict=True):
+            recorded = await recorded_request(log, "s", version)
+            assert shown(recorded.request) == shown(sent)
+            assert (recorded.sent, recorded.as_sent) == (request_digest(sent), True)
 
 
 async def test_a_version_that_wants_no_call_has_no_request() -> None:
