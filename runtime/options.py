@@ -12,6 +12,7 @@ from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.snapshots import SNAPSHOT_EVERY
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import ConfigError
+from refold.resilience.backpressure import BackpressureGuard
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.file import Durability
 from refold.stores.values.backend import PersistenceBackend
@@ -46,6 +47,7 @@ class RuntimeOptions(TypedDict, total=False):
     session_ids: Callable[[], str] | None
     on_failure: Callable[[ActorFailure], object] | None
     step_snapshots: PersistenceBackend | None
+    backpressure: BackpressureGuard | None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_ids: Callable[[], str] | None = None
     on_failure: Callable[[ActorFailure], object] | None = None
     step_snapshots: PersistenceBackend | None = None
+    backpressure: BackpressureGuard | None = None
 
 
 MAY_BE_NONE = ("passivate_after_s", "live_max", "snapshot_every")
@@ -123,7 +126,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
 
 
 def _check_kinds(options: Settings) -> None:
-    app_version, snapshots = options.app_version, options.step_snapshots
+    app_version, snapshots, guard = options.app_version, options.step_snapshots, options.backpressure
     kinds: tuple[tuple[str, object, bool, str], ...] = (
         ("log", options.log, _is_log(options.log), 'a path, ":memory:" or an event store'),
         ("durability", options.durability, options.durability in ("full", "normal"), '"full" or "normal"'),
@@ -133,6 +136,7 @@ def _check_kinds(options: Settings) -> None:
         ("session_ids", options.session_ids, _is_plain(options.session_ids), "a plain function"),
         ("on_failure", options.on_failure, _is_plain(options.on_failure), "a plain function"),
         ("step_snapshots", snapshots, isinstance(snapshots, PersistenceBackend | None), "a PersistenceBackend"),
+        ("backpressure", guard, isinstance(guard, BackpressureGuard | None), "a BackpressureGuard"),
     )
     for name, value, good, wanted in kinds:
         if not good:

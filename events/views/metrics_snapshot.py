@@ -86,6 +86,10 @@ class AgentCounts(Counts, frozen=True, kw_only=True):
 class LiveCounts(Counts, frozen=True, kw_only=True):
     """What leaves no event, so that no log knows it: counted since the runtime opened, and gone when it ends."""
 
+    depth: int = 0
+    """Inputs that are queued or run now and hold a place of the runtime's `BackpressureGuard`; 0 where it has none."""
+    sheds: int = 0
+    """Inputs that found no place there and were turned away."""
     commits: int = 0
     """Transactions that were written."""
     failed_appends: int = 0
@@ -216,7 +220,9 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
         `position`, `at` and `active_sessions` stay those of this snapshot.
         """
         kept = {name: getattr(self, name) for name in GAUGES}
-        live = self.live.delta(earlier.live) if self.live is not None and earlier.live is not None else self.live
+        live = self.live
+        if live is not None and earlier.live is not None:
+            live = msgspec.structs.replace(live.delta(earlier.live), depth=live.depth)
         return msgspec.structs.replace(super().delta(earlier), live=live, **kept)
 
     def recorded(self) -> "MetricsSnapshot":
@@ -288,7 +294,12 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
         return ratio(self.steps, self.tool_calls)
 
     @property
-    def tool_diversity(self) -> float | None:
+    def tool_diversity(self) -> int:
+        """How many different tools were called."""
+        return sum(counts.calls > 0 for counts in self._known_tools().values())
+
+    @property
+    def tool_entropy(self) -> float | None:
         """How evenly the calls are spread over the tools, in bits: 0 = all go to one, log2(n) = n are called alike.
 
         Shannon's entropy (C. E. Shannon, A Mathematical Theory of Communication, 1948, section 6):
@@ -301,14 +312,14 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
         return abs(math.fsum(share * math.log2(share) for share in shares))
 
     @property
-    def sheds(self) -> int:
-        """Tool calls that were turned away because too many were waiting: those of the error kind `shed`."""
+    def refused_calls(self) -> int:
+        """Tool calls that an open circuit refused, or a subagent with no room: those of the error kind `shed`."""
         return sum(counts.failure_kinds.get("shed", 0) for counts in self.tools.values())
 
     @property
     def shed_rate(self) -> float | None:
-        """Calls that were turned away among all calls."""
-        return ratio(self.sheds, self.tool_calls)
+        """Inputs that backpressure turned away, among them and the accepted ones; None where only a log was read."""
+        return ratio(self.live.sheds, self.live.sheds + self.inputs) if self.live is not None else None
 
     # Runs, models and agents
 
@@ -344,9 +355,12 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
 
     @property
     def busiest_agent(self) -> str | None:
-        """The agent with most runs, of several the one with most steps, then the first by name; None without runs."""
+        """The agent with most tool calls, of several the one with most steps, then runs, then the first by name.
+
+        None without runs.
+        """
         return _first_with_most(
-            (name, (counts.runs_started, counts.steps) if counts.runs_started else 0)
+            (name, (counts.tool_calls, counts.steps, counts.runs_started) if counts.runs_started else 0)
             for name, counts in self.agents.items()
         )
 
@@ -369,7 +383,8 @@ DERIVED = (
     "failures_per_session",
     "steps_per_tool_call",
     "tool_diversity",
-    "sheds",
+    "tool_entropy",
+    "refused_calls",
     "shed_rate",
     "model_calls",
     "cost",

@@ -181,7 +181,10 @@ class RuntimeMetrics:
 
     def _now(self) -> MetricsSnapshot:
         context = self._context()
+        guard = context.settings.backpressure
         live = LiveCounts(
+            depth=guard.depth if guard is not None else 0,
+            sheds=guard.shed if guard is not None else 0,
             commits=context.journal.commits,
             failed_appends=self._failed_appends,
             shed_commands=context.system.sheds,

@@ -170,6 +170,11 @@ MODEL_CALLS = {"answered": "answers", "summarised": "summaries", "failed": "fail
 
 GAUGES: tuple[tuple[str, str, Callable[[MetricsSnapshot], float]], ...] = (
     ("refold_active_sessions", "Sessions with an open run.", lambda snapshot: snapshot.active_sessions),
+    (
+        "refold_backpressure_depth",
+        "Inputs that hold a place of this runtime's backpressure.",
+        lambda snapshot: snapshot.live.depth if snapshot.live is not None else 0,
+    ),
     ("refold_log_position", "Position of the last event that was counted.", lambda snapshot: snapshot.position),
     ("refold_last_event_timestamp_seconds", "Time of that event.", lambda snapshot: snapshot.at / 1_000_000),
 )
@@ -221,7 +226,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[MetricsSnapshot], Sam
     ("refold_tool_successes", "Tool calls that the tool answered.", ("tool",), _each("tools", "successes")),
     ("refold_tool_failures", "Tool calls that were answered with an error.", ("tool", "kind"), _tool_failures),
     ("refold_recalls", "Memories that entered a model's context.", (), _one("recalls")),
-    ("refold_sheds", "Tool calls that were turned away.", (), _one("sheds")),
+    ("refold_refused_calls", "Tool calls that an open circuit or a full agent refused.", (), _one("refused_calls")),
     ("refold_agent_sessions", "Sessions, by agent.", ("agent",), _each("agents", "sessions")),
     (
         "refold_agent_runs_ended",
@@ -233,6 +238,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[MetricsSnapshot], Sam
     ("refold_agent_tool_calls", "Tool calls, by agent.", ("agent",), _each("agents", "tool_calls")),
     ("refold_actor_failures", "Failures of actors.", (), _one("actor_failures")),
     ("refold_events", "Events of all streams, by type.", ("type",), _by_name("events")),
+    ("refold_sheds", "Inputs that backpressure turned away here.", (), _live("sheds")),
     ("refold_commits", "Transactions of this runtime.", (), _live("commits")),
     ("refold_failed_appends", "Appends that the log refused this runtime.", (), _live("failed_appends")),
     ("refold_shed_commands", "Messages to actors that were turned away here.", (), _live("shed_commands")),

@@ -35,6 +35,7 @@ from refold.events.model.messages import (
     ModelRequest,
     Prepared,
     RequestReference,
+    SystemAddition,
 )
 from refold.events.model.request import applied, form_of, plain_request, prepared_of
 from refold.events.session import events as ev
@@ -339,9 +340,9 @@ class AgentReplay:
         sent = await self._done_again("request", batch, leaving, "as it leaves")
         return mismatch(recorded, sent, "request.sent") if sent is not None else None
 
-    async def _context(self, pair: RequestPair) -> tuple[ModelRequest, Context]:
+    async def _context(self, pair: RequestPair, added: Sequence[SystemAddition]) -> tuple[ModelRequest, Context]:
         plain, _ = await self._current.requests.plain(pair.wanted)
-        return plain, context_of(plain, pair.wanted, Prepared(added=pair.prepared.added))
+        return plain, context_of(plain, pair.wanted, Prepared(added=tuple(added)))
 
     async def _no_summary(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
         """Compare where a history was sent without being summarised first."""
@@ -352,7 +353,9 @@ class AgentReplay:
             return []
 
         async def planned() -> tuple[int | None]:
-            plan = window.plan((await self._context(pair))[1])
+            # Before requests were recorded with their tokens, what memories add was not counted.
+            added = pair.prepared.added if pair.reference.estimated else ()
+            plan = window.plan((await self._context(pair, added))[1])
             return (plan.replaced if plan is not None else None,)
 
         now = await self._done_again("summary", batch, planned)
@@ -370,7 +373,7 @@ class AgentReplay:
         async def asked() -> tuple[int | None, ModelRequest | None]:
             if not isinstance(window, Summarising):
                 return None, None
-            plain, context = await self._context(pair)
+            plain, context = await self._context(pair, pair.prepared.added)
             plan = window.plan(context)
             return (plan.replaced, window.request(plain, plan)) if plan is not None else (None, None)
 

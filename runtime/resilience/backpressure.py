@@ -4,8 +4,8 @@
     with guard:                                     # Or `async with`; raises BackpressureShed where 100 are at work.
         ...
 
-It is used alone, from any thread and any loop. Sessions and mailboxes have limits of their own, in the options of a
-runtime.
+It is used alone, from any thread and any loop, or as `AgentRuntime(backpressure=guard)`, where each `send` takes a
+place until its run has ended. Mailboxes have limits of their own, in the options of a runtime.
 """
 
 import logging

@@ -57,7 +57,11 @@ def begin(
     now: bool = False,
     stepwise: bool = False,
 ) -> "RunHandle":
-    """Check what a caller sends, and begin to send it; raises at once what `Session.send` says of wrong arguments."""
+    """Check what a caller sends, and begin to send it; raises at once what `Session.send` says of wrong arguments.
+
+    Raises:
+        BackpressureShed: too many inputs are queued or run.
+    """
     require_other_session(access.context.system, access.session)
     blocks, payloads = input_content(content)
     if cancel is not None and not isinstance(cancel, CancellationToken):
@@ -75,7 +79,17 @@ def begin(
         stepwise=stepwise,
     )
     access.context.require_open()
-    return RunHandle(access, command, payloads, cancel, on_performed, stepwise=stepwise)
+    guard = access.context.settings.backpressure if command.due_at is None else None
+    if guard is None:
+        return RunHandle(access, command, payloads, cancel, on_performed, stepwise=stepwise)
+    guard.acquire()
+    try:
+        handle = RunHandle(access, command, payloads, cancel, on_performed, stepwise=stepwise)
+    except BaseException:
+        guard.release()
+        raise
+    handle.call_when_done(guard.release)
+    return handle
 
 
 class RunHandle:

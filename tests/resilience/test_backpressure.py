@@ -1,6 +1,8 @@
 """A limit to how much goes on at once: E5."""
 
+import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import booleans, integers, lists
 
-from refold import BackpressureShed, ConfigError
-from refold.resilience import BackpressureGuard
+from refold import BackpressureShed, Completed, ConfigError, Session, say, tool, use
+from refold.resilience import BackpressureGuard, CircuitBreaker
+from refold.stores import InMemoryStore
+from tests.conformance.failing_store import FailingStore
+from tests.conformance.sessions import HeldAnswer, crash, runtime_of
 
 
 async def test_e5_what_is_beyond_the_capacity_is_shed_with_depth_and_capacity() -> None:
@@ -116,3 +121,107 @@ def test_e5_what_cannot_work_is_refused() -> None:
 def test_e5_a_name_that_cannot_be_one_is_refused(name: Any) -> None:
     with pytest.raises(ConfigError, match="guard name"):
         BackpressureGuard(1, name=name)
+
+
+# In a runtime.
+
+
+async def read(stream: Any) -> None:
+    async with stream:
+        async for _ in stream:
+            pass
+
+
+SENDING: dict[str, Callable[[Session], Any]] = {
+    "send": lambda session: session.send("more", key="k"),
+    "steer": lambda session: session.send("more", now=True),
+    "stream": lambda session: read(session.stream("more")),
+    "step": lambda session: session.step("more"),
+}
+
+
+@pytest.mark.parametrize("how", SENDING)
+async def test_an_input_beyond_the_capacity_is_shed_before_anything_of_it_is_recorded(how: str) -> None:
+    guard, held = BackpressureGuard(2, name="inputs"), HeldAnswer(say("slow"))
+    async with runtime_of(InMemoryStore(), held, say("next"), say("more"), backpressure=guard) as runtime:
+        one, other = await runtime.session("one"), await runtime.session("other")
+        first = asyncio.ensure_future(one.send("go"))
+        await held.asked.wait()
+        queued = asyncio.ensure_future(one.send("go on"))
+        while len([event async for event in one.events()]) < 6:  # noqa: ASYNC110 - As a user would look.
+            await asyncio.sleep(0)
+        written = (await runtime.store.read_all())[-1].position
+        for session in (one, other):
+            with pytest.raises(BackpressureShed, match="inputs has no room: 2 are waiting and the capacity is 2"):
+                await SENDING[how](session)
+        figures = await runtime.metrics.snapshot()
+        assert figures.live is not None
+        assert (figures.live.depth, figures.live.sheds, figures.shed_rate) == (2, 2, 0.5)
+        assert (await runtime.store.read_all())[-1].position == written
+        held.gate.set()
+        assert [(await sent).text for sent in (first, queued)] == ["slow", "next"]
+        await SENDING[how](other)
+        later = (await runtime.metrics.snapshot()).delta(figures)
+        assert later.live is not None
+        assert (guard.depth, later.live.depth, later.live.sheds, later.inputs) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("end", ["fails", "is cancelled", "is refused", "is of a known key"])
+async def test_a_place_is_free_again_however_a_send_ends(end: str) -> None:
+    guard, held = BackpressureGuard(1), HeldAnswer(say("slow"))
+    script = [ValueError("a bug")] if end == "fails" else [held]
+    async with runtime_of(InMemoryStore(), *script, say("next"), backpressure=guard) as runtime:
+        session = await runtime.session("one")
+        if end == "is refused":
+            with pytest.raises(Exception, match="step"):
+                await session.step(None, key="k")
+        sending = asyncio.ensure_future(session.send("go", key="k"))
+        if end == "is cancelled":
+            await held.asked.wait()
+            sending.cancel()
+        held.gate.set()
+        await asyncio.wait([sending])
+        if end == "is of a known key":
+            assert await session.send("go", key="k") == sending.result()
+        assert guard.depth == 0
+        assert (await (await runtime.session("two")).send("again")).outcome == Completed()
+
+
+async def test_what_goes_on_after_a_crash_takes_no_place_and_is_never_shed() -> None:
+    store, held = FailingStore(InMemoryStore()), HeldAnswer(say("never"))
+    runtime = await runtime_of(store, held).open()
+    sessions = [await runtime.session(name) for name in "abc"]
+    sending = [asyncio.ensure_future(session.send("go", key="k")) for session in sessions]
+    await held.asked.wait()
+    while len(await store.list_streams(prefix="session/", with_pending=True)) < 3:  # noqa: ASYNC110 - Likewise.
+        await asyncio.sleep(0)
+    await crash(runtime, store)
+    await asyncio.gather(*sending, return_exceptions=True)
+    guard = BackpressureGuard(1)
+    async with runtime_of(store, say("on"), say("on"), say("on"), backpressure=guard) as runtime:
+        for name in "abc":
+            assert (await (await runtime.session(name)).send("go", key="k")).text == "on"
+        assert guard.shed == 0
+
+
+async def test_calls_that_an_open_circuit_refuses_are_no_sheds() -> None:
+    @tool(breaker=CircuitBreaker("mail", threshold=1))
+    async def mail() -> str:
+        raise ConnectionError("down")
+
+    script = [use("mail"), use("mail"), say("It is down.")]
+    async with runtime_of(InMemoryStore(), *script, tools=[mail], backpressure=BackpressureGuard(1)) as runtime:
+        await (await runtime.session("one")).send("go")
+        figures = await runtime.metrics.snapshot()
+    assert figures.live is not None
+    assert (figures.refused_calls, figures.live.sheds, figures.tool_failures) == (1, 0, 2)
+
+
+def test_threads_are_shed_too_and_what_is_no_guard_is_refused() -> None:
+    guard = BackpressureGuard(1)
+    with runtime_of(InMemoryStore(), say("a"), backpressure=guard) as runtime:
+        with guard, pytest.raises(BackpressureShed):
+            runtime.session("one").send("go")
+        assert runtime.session("one").send("go").text == "a"
+    with pytest.raises(ConfigError, match="backpressure must be a BackpressureGuard, not 100"):
+        runtime_of(InMemoryStore(), backpressure=100)

@@ -112,10 +112,11 @@ def test_labels_hold_any_text() -> None:
 
 
 def test_what_no_log_knows_is_given_where_it_is_known() -> None:
-    live = LiveCounts(commits=4, failed_appends=3, shed_commands=2, observer_failures=1)
+    live = LiveCounts(depth=6, sheds=5, commits=4, failed_appends=3, shed_commands=2, observer_failures=1)
     found = samples_in(prometheus_text(MetricsSnapshot(live=live)))
-    names = ("commits", "failed_appends", "shed_commands", "observer_failures")
-    assert [found[named(f"refold_{name}_total")] for name in names] == [4, 3, 2, 1]
+    names = ("sheds", "commits", "failed_appends", "shed_commands", "observer_failures")
+    assert [found[named(f"refold_{name}_total")] for name in names] == [5, 4, 3, 2, 1]
+    assert found[named("refold_backpressure_depth")] == 6
     assert named("refold_commits_total") not in samples_in(prometheus_text(MetricsSnapshot()))
 
 

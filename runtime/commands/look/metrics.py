@@ -76,7 +76,7 @@ def _overview(snapshot: "MetricsSnapshot") -> list[tuple[str, str]]:
     )
     calls = (
         f"{snapshot.tool_calls:,}, {snapshot.tool_failures:,} failed ({share_words(snapshot.tool_failure_rate)}), "
-        f"{snapshot.sheds:,} shed, {snapshot.tool_retries:,} retried"
+        f"{snapshot.refused_calls:,} refused, {snapshot.tool_retries:,} retried"
     )
     return [
         ("sessions", f"{snapshot.sessions:,}, {snapshot.active_sessions:,} active"),

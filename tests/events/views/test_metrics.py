@@ -134,7 +134,7 @@ def test_a_call_counts_for_its_tool_from_the_answer_to_the_result() -> None:
     ended = of(opened(ALICE), (ALICE, answer("pay", "look")), (ALICE, failed("shed")), (ALICE, returned(number=1)))
     assert ended.tools["pay"] == ToolCounts(calls=1, failures=1, failure_kinds={"shed": 1})
     assert ended.tools["look"] == ToolCounts(calls=1, successes=1)
-    assert (ended.sheds, ended.shed_rate, ended.tool_failure_rate) == (1, 0.5, 0.5)
+    assert (ended.refused_calls, ended.tool_failure_rate) == (1, 0.5)
 
 
 def test_calls_of_two_sessions_with_the_same_id_are_told_apart() -> None:
@@ -149,7 +149,7 @@ def test_tools_that_do_not_exist_are_counted_as_one_and_compared_with_none() -> 
         *((ALICE, failed("not_found", number=number)) for number in (0, 1)),
     )
     assert found.tools[NOT_FOUND] == ToolCounts(calls=2, failures=2, failure_kinds={"not_found": 2})
-    assert (found.most_called_tool, found.tools_with_failures, found.tool_diversity) == ("pay", (), 0.0)
+    assert (found.most_called_tool, found.tools_with_failures, found.tool_entropy) == ("pay", (), 0.0)
     assert (found.tool_calls, found.tool_failures) == (3, 2)
 
 
@@ -289,7 +289,8 @@ def test_where_there_is_nothing_there_is_no_rate() -> None:
         "tool_successes": 0,
         "tool_failures": 0,
         "tools_with_failures": (),
-        "sheds": 0,
+        "tool_diversity": 0,
+        "refused_calls": 0,
         "model_calls": 0,
         "cost": 0,
         "failure_ratios": {},
@@ -306,13 +307,16 @@ def test_where_there_is_nothing_there_is_no_rate() -> None:
         ({"a": 1, "b": 0}, 0.0),
     ],
 )
-def test_diversity_is_the_entropy_of_the_calls(calls: dict[str, int], bits: float) -> None:
-    assert with_tools(**calls).tool_diversity == bits
+def test_diversity_counts_the_tools_that_were_called_and_entropy_says_how_evenly(
+    calls: dict[str, int], bits: float
+) -> None:
+    found = with_tools(**calls)
+    assert (found.tool_diversity, found.tool_entropy) == (len([name for name in calls if calls[name]]), bits)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 1000), min_size=1, max_size=20))
-def test_diversity_is_at_most_that_of_tools_that_are_called_alike(calls: dict[str, int]) -> None:
-    found = with_tools(**calls).tool_diversity
+def test_entropy_is_at_most_that_of_tools_that_are_called_alike(calls: dict[str, int]) -> None:
+    found = with_tools(**calls).tool_entropy
     assert found is not None
     assert 0 <= found <= math.log2(len(calls)) + 1e-9
 
@@ -320,6 +324,7 @@ def test_diversity_is_at_most_that_of_tools_that_are_called_alike(calls: dict[st
 def test_rates_and_ranks_by_example() -> None:
     found = MetricsSnapshot(
         sessions=4,
+        inputs=9,
         steps=10,
         model_failures=2,
         runs_started=9,
@@ -332,16 +337,19 @@ def test_rates_and_ranks_by_example() -> None:
         },
         agents={
             "idle": AgentCounts(sessions=9),
-            "quick": AgentCounts(runs_started=4, steps=4),
-            "slow": AgentCounts(runs_started=4, steps=6),
+            "many runs": AgentCounts(runs_started=9, steps=9, tool_calls=2),
+            "quick": AgentCounts(runs_started=4, steps=4, tool_calls=3),
+            "slow": AgentCounts(runs_started=4, steps=6, tool_calls=3),
         },
+        live=LiveCounts(sheds=3),
     )
     assert found.most_called_tool == "a"
     assert found.tools_with_failures == ("a", "b")
     assert found.tools["b"].failure_ratio == 0.25
     assert found.tools["b"].success_ratio == 0.75
     assert (found.tool_failure_rate, found.tool_success_rate) == (2 / 7, 5 / 7)
-    assert (found.failures_per_session, found.steps_per_tool_call, found.shed_rate) == (0.5, 1.25, 0.125)
+    assert (found.failures_per_session, found.steps_per_tool_call, found.shed_rate) == (0.5, 1.25, 0.25)
+    assert (found.refused_calls, found.tool_diversity, found.recorded().shed_rate) == (1, 2, None)
     assert (found.model_calls, found.run_failure_rate, found.busiest_agent) == (12, 0.25, "slow")
     assert MetricsSnapshot(agents={"idle": AgentCounts(sessions=1)}).busiest_agent is None
 
