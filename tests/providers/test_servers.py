@@ -21,6 +21,10 @@ CANCELLED = (
 )
 
 
+def request_of(*history: Message, model: str = "m", **more: Any) -> ModelRequest:
+    return ModelRequest(model=model, system_prompt="", messages=history, **more)
+
+
 async def sent(
     kind: type[OpenAIProvider | AnthropicProvider],
     url: str,
@@ -38,7 +42,7 @@ async def sent(
         return httpx.Response(200, json=json.loads(hello if kind is OpenAIProvider else body_of(HELLO)))
 
     transport = httpx.MockTransport(answer)
-    request = ModelRequest(model=model, system_prompt="", messages=history, max_tokens=9, output_schema=output_schema)
+    request = request_of(*history, model=model, max_tokens=9, output_schema=output_schema)
     async with kind(
         api_key="sk-test-0123456789", base_url=url, transport=transport, environment={}, **options
     ) as asked:

@@ -45,7 +45,7 @@ _BY_STATUS: dict[int, tuple[ProviderErrorKind, bool]] = {
     529: ("overloaded", True),
 }
 
-_TOO_LONG = re.compile(r"prompt is too long|exceed\w* .{0,40}context|maximum context length", re.IGNORECASE)
+_TOO_LONG = re.compile(r"(prompt|input) is too long|exceed\w* .{0,40}context|maximum context length", re.IGNORECASE)
 """How the API says it, which has no code for it: "prompt is too long: 208310 tokens > 200000 maximum", "input length
 and `max_tokens` exceed context limit: …"; and how servers with another model behind them do."""
 
@@ -61,7 +61,7 @@ def failure_of(status: int | None, headers: Mapping[str, str], body: bytes) -> P
         body: the response's, or the error event's data.
     """
     given = {name.lower(): value for name, value in headers.items()}
-    answer = json_object_in(body)
+    answer = json_object_in(body) or json_object_in(body.strip().removeprefix(b"[").removesuffix(b"]"))  # Vertex.
     error = answer.get("error") if answer is not None else None
     error = error if is_json_object(error) else {}
     error_type = error.get("type")

@@ -117,7 +117,7 @@ class OpenAIReader:
                 deltas += self._assembly.add(message, whole=True)
             deltas += self._assembly.finish(choice)
             deltas += self._assembly.add_usage(choice.get("usage"))  # Moonshot puts it here.
-        deltas += self._assembly.add_usage(chunk.get("usage"))
+        deltas += self._assembly.add_usage(chunk.get("usage") or object_field(chunk, "x_groq").get("usage"))
         return deltas
 
     def finished(self) -> bool:

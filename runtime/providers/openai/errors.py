@@ -29,7 +29,8 @@ _TOO_LONG = re.compile(
     r"maximum context length|context[ _]length[ _]exceeded|context (window|size|length) (limit|exceeded)"
     r"|exceeds? the (available |model'?s? )?(maximum )?context|exceed(s|ed)? (the )?context (window|size|length)"
     r"|(prompt|input|request) is too long|reduce the length of the (messages|prompt|input)"
-    r"|input token count .{0,40}exceeds|maximum model length|prompt contains too many tokens",
+    r"|context overflow|context length of only|input token count .{0,40}exceeds|maximum model length"
+    r"|prompt contains too many tokens",
     re.IGNORECASE,
 )
 _TOO_LONG_STATUSES = {400, 413, 422, 500}
