@@ -30,7 +30,9 @@ from refold import (
     tool,
     use,
 )
-from refold.actors import ManualClock
+from refold.actors import ActorRef, ManualClock
+from refold.actors.agent.approval import StartApproval
+from refold.actors.effects import CancelEffect
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed
 from refold.events.session.events import ToolApprovalDecided
@@ -726,6 +728,50 @@ async def test_a_handler_may_be_any_kind_of_function(log: Any) -> None:
 async def test_what_is_no_function_is_refused_as_handler() -> None:
     with pytest.raises(ConfigError, match=r"Agent\.approval must be a function, not str"):
         Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), approval="yes")  # type: ignore[arg-type]
+
+
+async def test_a_call_that_a_handler_is_told_of_twice_is_asked_about_once(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, desk = ActorRef.tell, Desk()
+
+    def twice(ref: ActorRef, message: Any) -> None:
+        for _ in range(2 if isinstance(message, StartApproval) else 1):
+            tell(ref, message)
+
+    monkeypatch.setattr(ActorRef, "tell", twice)
+    async with runtime_of(memory, PAY, say("done"), tools=Bench().tools, approval=desk) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go"))
+        await desk.requests()
+        desk.answers[0].set_result(Allow())
+        assert (await sending).text == "done"
+    assert len(desk.asked) == 1
+
+
+async def test_a_wait_that_is_cancelled_ends_while_time_stands_still(memory: Any) -> None:
+    desk, clock = Desk(), ManualClock()
+    options: dict[str, Any] = {"tools": Bench().tools, "approval": desk, "clock": clock, "close_grace_s": 0}
+    async with runtime_of(memory, PAY, **options) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await desk.requests()
+        cancelling = asyncio.create_task(session.cancel())
+        await clock.settle()
+        assert (cancelling.done(), sending.done()) == (True, True)
+
+
+async def test_where_the_actor_of_handlers_fails_its_calls_are_asked_about_anew(memory: Any) -> None:
+    desk, clock, unhashable = Desk(), ManualClock(), list[Any]()
+    options: dict[str, Any] = {"tools": Bench().tools, "approval": desk, "clock": clock}
+    async with runtime_of(memory, PAY, say("done"), **options) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go"))
+        await desk.requests()
+        runtime.system.ref("approval/agent").tell(CancelEffect("session/s", unhashable))  # type: ignore[arg-type]
+        await clock.advance(1)
+        await desk.requests(2)
+        assert desk.answers[0].cancelled()
+        desk.answers[1].set_result(Allow())
+        assert (await sending).text == "done"
 
 
 async def runtime_facts(log: Any) -> list[Any]:

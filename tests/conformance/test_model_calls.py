@@ -30,7 +30,7 @@ from refold.actors.effects import CancelEffect
 from refold.events.core.content import text_of
 from refold.events.model.messages import UsageDelta
 from refold.events.session.events import ModelFailed, ModelInterrupted
-from refold.stores import EventStore
+from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import HeldAnswer, events_of, opened
 
 STREAMING = AgentConfig(model="m", streaming=True)
@@ -204,6 +204,33 @@ async def test_a_check_of_arguments_that_breaks_fails_the_run(log: EventStore, m
     async with opened(log, use("work"), tools=[work], alike=False) as (_, session):
         monkeypatch.setattr(Tool, "check", broken)
         assert "a broken check" in str((await session.send("go")).outcome)
+
+
+async def test_what_shows_pieces_may_fail_and_disturbs_no_answer(
+    log: EventStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("of the observer")
+
+    async with opened(log, provider=Streams(HI, say("hi")), config=STREAMING) as (runtime, session):
+        monkeypatch.setattr(runtime.event_bus, "streamed", broken)
+        assert (await session.send("go")).text == "hi"
+    assert "of the observer" in caplog.text
+
+
+async def test_a_prompt_that_is_missing_from_the_log_is_a_failure_that_names_it() -> None:
+    class Forgetful(InMemoryStore):
+        forgets = True
+
+        async def read_payloads(self, hashes: Any) -> Any:
+            return {} if self.forgets else await super().read_payloads(hashes)
+
+    store = Forgetful()
+    config = AgentConfig(model="m", system_prompt="Be brief.")
+    async with opened(store, say("hi"), config=config) as (_, session):
+        assert "is missing from :memory:" in str((await session.send("go")).outcome)
+        store.forgets = False
+        assert (await session.send("again")).text == "hi"
 
 
 # Cancelled, and begun twice
