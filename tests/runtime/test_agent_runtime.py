@@ -25,7 +25,6 @@ from refold import (
     ProviderError,
     ScriptedProvider,
     ToolContext,
-    ToolError,
     ToolResultBlock,
     ToolUseBlock,
     say,
@@ -100,26 +99,6 @@ async def test_an_unknown_id_with_restore_is_an_error_that_names_it() -> None:
 async def test_a_session_without_an_id_gets_one_from_the_injected_source() -> None:
     async with scripted(session_ids=lambda: "made-1") as runtime:
         assert (await runtime.session()).id == "made-1"
-
-
-async def test_a_tool_that_fails_gives_the_model_an_error_with_its_kind_and_the_run_goes_on() -> None:
-    @tool
-    async def fails(how: str) -> str:
-        if how == "transient":
-            raise ToolError("try later", kind="transient")
-        raise ValueError("broken \ud800")
-
-    calls = [use("fails", {"how": "transient"}), use("fails", {"how": "permanent"}), use("nothing")]
-    async with talking(calls, say("sorry"), tools=[fails]) as (session, _):
-        assert (await session.send("go")).text == "sorry"
-        results = await results_of(session)
-    assert [(block.is_error, block.kind) for block in results] == [
-        (True, "transient"),
-        (True, "permanent"),
-        (True, "not_found"),
-    ]
-    assert results[0].text == "try later"
-    assert "ValueError: broken \ufffd" in results[1].text
 
 
 async def test_a_tool_context_names_the_call_and_carries_the_applications_own_object() -> None:

@@ -6,11 +6,14 @@ Every test runs on the log in memory and on a file; the `log` fixture checks and
 import asyncio
 import enum
 from collections.abc import AsyncIterator, Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy
 import pytest
+from msgspec.json import encode as to_json
 
 from refold import (
     AgentConfig,
@@ -29,6 +32,7 @@ from refold import (
     TextBlock,
     ThinkingBlock,
     ToolContext,
+    ToolError,
     ToolResultBlock,
     ToolUseBlock,
     Usage,
@@ -477,6 +481,14 @@ def _nested(depth: int) -> Any:
         ((1, 2.5, True, None), "[1,2.5,true,null]"),
         ({"k\ud800": _Colour.RED}, '{"k\ufffd":"red"}'),
         ([], "[]"),
+        (False, "false"),
+        (0, "0"),
+        (["text", "image/png"], '["text","image/png"]'),
+        (TextBlock(text="\ud800"), "\ufffd"),
+        (Usage(input_tokens=1, output_tokens=2), to_json(Usage(input_tokens=1, output_tokens=2)).decode()),
+        ({"at": date(2026, 1, 2)}, '{"at":"2026-01-02"}'),
+        (UUID(int=5), '"00000000-0000-0000-0000-000000000005"'),
+        (b"bytes", '"Ynl0ZXM="'),
         (_nested(100), "[" * 100 + '"x"' + "]" * 100),
         ({"a": [{"b": numpy.float64(1)}]}, '{"a":[{"b":1.0}]}'),
     ],
@@ -582,6 +594,45 @@ async def test_a_tool_that_raises_anything_gives_the_model_an_error_and_the_run_
     result, (outcome,) = await answered(log, use("work"), say("done"), tools=[made])
     assert (result.text, outcome.is_error, outcome.kind) == ("done", True, "permanent")
     assert outcome.text
+
+
+LATE, GONE, ONE = TimeoutError("late"), ConnectionError("gone"), ValueError("one")
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "kind"),
+    [
+        (ToolError("try later", kind="transient"), "try later", "transient"),
+        (ToolError(""), "ToolError", "permanent"),
+        (TimeoutError(), "TimeoutError: ", "transient"),
+        (ConnectionResetError("gone"), "ConnectionResetError: gone", "transient"),
+        (KeyError("k"), "KeyError: 'k'", "permanent"),
+        (ValueError("\ud800"), "ValueError: \ufffd", "permanent"),
+        (SystemExit(3), "SystemExit: 3", "permanent"),
+        (_UnsayableError(), "(its text cannot be had: RuntimeError)", "permanent"),
+        (ExceptionGroup("g", [ONE]), "ValueError: one", "permanent"),
+        (
+            ExceptionGroup("g", [LATE, GONE]),
+            "TimeoutError: late; ConnectionError: gone",
+            "transient",
+        ),
+        (ExceptionGroup("g", [LATE, ONE]), "TimeoutError: late; ValueError: one", "permanent"),
+        (
+            ExceptionGroup("g", [ExceptionGroup("inner", [ToolError("never"), KeyError(1)]), ToolError("")]),
+            *("never; KeyError: 1; ", "permanent"),
+        ),
+        (ExceptionGroup("g", [ToolError("again", kind="transient")]), "again", "transient"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+async def test_an_error_of_a_tool_becomes_its_text_and_its_kind(
+    log: EventStore, error: BaseException, text: str, kind: str
+) -> None:
+    def fail() -> object:
+        raise error
+
+    outcome = await outcome_of(log, fail)
+    assert (text in outcome.text, outcome.kind) == (True, kind)
 
 
 @pytest.mark.slow

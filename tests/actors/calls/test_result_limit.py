@@ -1,4 +1,4 @@
-"""How much of a long result a model is shown."""
+"""How much of a long result, and of many errors, a model is shown."""
 
 from typing import Any
 
@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from refold.actors.calls.results import (
     DEFAULT_RESULT_LIMIT,
+    ERRORS_TOLD_MAX,
     IMAGE_BYTES_MAX,
     RESULT_LIMIT_MAX,
     WithLimit,
+    failure,
     limited,
     result_content,
 )
@@ -96,3 +98,12 @@ def test_an_image_is_never_cut_and_one_that_is_too_large_is_refused() -> None:
     with pytest.raises(Unrecordable, match=r"\$\[1\] is an image of 5,242,881 bytes; 5,242,880 are accepted"):
         limited([largest, larger], 1000)
     assert limited([larger], None) == ([larger], {})
+
+
+def test_of_a_large_and_deep_group_the_first_errors_are_told() -> None:
+    group: ExceptionGroup[Exception] = ExceptionGroup("many", [ValueError(str(number)) for number in range(100)])
+    for _ in range(5_000):
+        group = ExceptionGroup("deeper", [group])
+    ((block,), _) = failure(group)
+    assert isinstance(block, TextBlock)
+    assert block.text.split("; ")[-1] == f"ValueError: {ERRORS_TOLD_MAX - 1}"

@@ -15,11 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.actors.calls.tool_context import ToolContext
-from refold.events.core.content import Json, JsonObject, ToolUseBlock
+from refold.events.core.content import Json, JsonObject
 from refold.events.core.errors import ConfigError, ToolError
-from refold.events.model.messages import ModelResponse, ToolUse
 from refold.events.session.events import Verdict
-from refold.events.session.normalise import recorded_answer
 from refold.tools.tool import Tool, tool
 from tests.runtime.tool_calls import context, refusal, run
 
@@ -296,30 +294,6 @@ def test_null_for_what_a_given_schema_does_not_require_is_left_out() -> None:
     assert "`$.words`" in refusal(made, {"words": None})
 
 
-def test_case_b04_no_arguments_at_all_are_good_for_a_tool_that_needs_none() -> None:
-    @tool
-    def now() -> str:
-        return "noon"
-
-    for nothing in ("", " \n", None, b"", "null"):
-        answer = recorded_answer(
-            ModelResponse(content=(ToolUse(name="now", input=nothing),), stop_reason="tool_use"),
-            lambda _, arguments: now.check(arguments),
-        )
-        assert answer.verdicts == (Verdict(),)
-        assert isinstance(answer.content[0], ToolUseBlock)
-        assert answer.content[0].input == {}
-
-
-def test_case_b06_truncated_arguments_are_refused_before_any_tool_sees_them() -> None:
-    answer = recorded_answer(
-        ModelResponse(content=(ToolUse(name="weather", input='{"city": "Li'),), stop_reason="tool_use"),
-        lambda _, arguments: weather.check(arguments),
-    )
-    assert answer.verdicts[0].verdict == "invalid_arguments"
-    assert "not valid JSON" in answer.verdicts[0].reason
-
-
 async def test_case_b08_an_array_that_came_as_text_is_decoded_recorded_and_run() -> None:
     @tool
     async def plan(steps: list[dict[str, int]], note: str) -> object:
@@ -472,21 +446,6 @@ async def test_the_context_is_given_and_its_dependencies_are_the_applications_ow
     assert await run(pay, {"amount": 5}, context(deps)) == "alice/call_4_0"
     assert deps == {"paid": 5}
     assert await run(pay_in_a_thread, {"amount": 5}) == "call_4_0: 5"
-
-
-async def test_what_a_body_raises_is_raised() -> None:
-    @tool
-    async def fail() -> None:
-        raise ToolError("try later", kind="transient")
-
-    @tool
-    def fail_in_a_thread() -> None:
-        raise LookupError("nothing there")
-
-    with pytest.raises(ToolError, match="try later"):
-        await run(fail, {})
-    with pytest.raises(LookupError, match="nothing there"):
-        await run(fail_in_a_thread, {})
 
 
 async def test_arguments_that_no_longer_fit_are_an_error_and_the_body_does_not_run() -> None:
