@@ -1,7 +1,7 @@
 """What a stream added up to at an earlier place of its log: time travel, with nothing but a store and a core.
 
-The rule: the events up to that place are folded as they were then, so the answer is the state that the actor had, bit
-for bit; a place inside a batch is a place as well.
+The rule: the events up to that place are folded as they were then, all of them and from no snapshot, so the answer is
+the state that the actor had, bit for bit; a place inside a batch is a place as well.
 
 Where a log ends, found with a few small reads of any store.
 """
@@ -53,7 +53,7 @@ async def past_state(
         if place is not None and place < 0:
             raise ConfigError(f"stream {stream!r} has no {name} {place}; the least is 0, before the first event")
     fold = Fold(stream, core, codec)
-    await fold.read(store, version=version, position=position, sealed=False)
+    await fold.read(store, snapshots_from=None, version=version, position=position)
     at = fold.at
     if version is not None and fold.version < version:
         head = await store.head(stream)

@@ -11,6 +11,7 @@ The rule: decoding what `pieces` gave yields an equal state, for every state tha
 
 import collections.abc
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar, cast, get_args, get_origin, get_type_hints, overload
@@ -150,6 +151,7 @@ class StateCodec(Generic[S]):
         hints = get_type_hints(state_type)
         self._fields = [_Field(hints[name]) for name in self._names]
         shape = repr([(name, msgspec.inspect.type_info(hints[name])) for name in self._names])
+        shape = re.sub(" at 0x[0-9a-f]+", "", shape)  # Of a default's function, which lies elsewhere in each process.
         self.shape = hashlib.sha256(shape.encode()).digest()[:8]
         """Differs where the classes of two states have other fields."""
 

@@ -1,6 +1,8 @@
 """A fold that begins with a snapshot gives what a fold of all events gives, or does not begin with it."""
 
 import asyncio
+import hashlib
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -24,7 +26,7 @@ from refold.inspection.kinds import KINDS
 from refold.inspection.log_reading import kind_of
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.append_rules import BYTES_MAX
-from refold.stores.folding import BYTES_PER_STEP, EVENTS_PER_PAGE, EVENTS_PER_STEP, Fold
+from refold.stores.folding import BYTES_PER_STEP, EVENTS_PER_PAGE, EVENTS_PER_STEP, Fold, state_codec
 
 GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("format-1-core-4*.db"))
 
@@ -106,6 +108,34 @@ async def test_from_a_snapshot_at_any_batch_every_kind_folds_to_the_same(golden:
             assert await fold.snapshot() == await whole.snapshot()
 
 
+FOLDS = GOLDEN[0].parent / "text" / "folds.jsonl"
+
+
+async def test_a_fold_that_gives_another_state_has_another_fold_version_or_shape() -> None:
+    """Else snapshots of the old fold would be taken for those of today's; raise `FOLD_VERSION`.
+
+    `REFOLD_WRITE_TRANSCRIPTS=1` records what today's code folds.
+    """
+    now: dict[tuple[str, ...], str] = {}
+    for golden in GOLDEN:
+        async with await SQLiteStore.open(golden, read_only=True) as log:
+            for head in await log.list_streams():
+                fold = of_kind(head.stream)
+                await fold.read(log, snapshots_from=None)
+                codec = state_codec(fold._core)
+                assert codec is not None
+                pieces = b"".join(data for _, data in codec.pieces(fold.state))
+                place = (golden.stem, head.stream, str(fold._core.fold_version), codec.shape.hex())
+                now[place] = hashlib.sha256(pieces).hexdigest()[:16]
+    if os.environ.get("REFOLD_WRITE_TRANSCRIPTS"):
+        lines = [msgspec.json.encode((*place, digest)).decode() for place, digest in now.items()]
+        FOLDS.write_text("\n".join(lines) + "\n")
+    recorded = {tuple(line[:4]): line[4] for line in map(msgspec.json.decode, FOLDS.read_bytes().splitlines())}
+    known = now.keys() & recorded.keys()
+    assert known
+    assert {place: now[place] for place in known} == {place: recorded[place] for place in known}
+
+
 def flipped(place: int) -> Callable[[Snapshot], Snapshot]:
     def damage(snapshot: Snapshot) -> Snapshot:
         state = bytearray(snapshot.state)
@@ -178,8 +208,6 @@ async def test_a_snapshot_of_another_shape_of_state_is_ignored(monkeypatch: pyte
     store = await a_session()
     fold, whole = await from_snapshot(store)
     store.given = await fold.snapshot()
-    from refold.stores.folding import state_codec
-
     monkeypatch.setattr(state_codec(SESSION_CORE), "shape", b"grown by")
     fold, whole = await from_snapshot(store)
     assert (fold.snapshot_bytes, facts(fold)) == (0, facts(whole))
