@@ -1,16 +1,31 @@
-"""A failed model call is made again as the agent's RetryPolicy says: after a durable pause, a few times."""
+"""A failed model call, or tool call, is tried again as its RetryPolicy says: after a durable pause, a few times."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
-from refold import AgentConfig, Cancelled, ConfigError, Message, ProviderError, RetryPolicy, TextBlock, cut, say, use
+from refold import (
+    AgentConfig,
+    Cancelled,
+    ConfigError,
+    Message,
+    ProviderError,
+    RetryPolicy,
+    TextBlock,
+    ToolContext,
+    ToolError,
+    cut,
+    say,
+    tool,
+    use,
+)
 from refold.actors import ManualClock
 from refold.events.model.retry import RETRY_AFTER_S_MAX
-from refold.events.session.events import ModelFailed, ModelInterrupted, RetryScheduled
+from refold.events.session.events import ModelFailed, ModelInterrupted, RetryScheduled, ToolCallStarted
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.cases import Case, Fails, Play, play_case, played
 from tests.conformance.sessions import Seen, runtime_of
@@ -19,6 +34,8 @@ from tests.conformance.steps import (
     begin,
     cancel,
     check,
+    crash_and_restart,
+    decide,
     does,
     ends,
     recorded,
@@ -233,7 +250,199 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", played(CASES, clock=True))
+RESET = ConnectionError("reset")
+BUSY_TOOL = ToolError("busy", kind="transient")
+BOOK = use("book")
+BOOKED = [BOOK, say("done")]
+
+
+def booking(*errors: BaseException | None, **options: Any) -> Callable[[Play], list[Any]]:
+    """Make a tool that notes the key of each attempt, and fails with the next error; None = it hangs instead."""
+
+    def made(play: Play) -> list[Any]:
+        left = list(errors)
+
+        @tool(**{"effect": "idempotent", "retries": RETRY} | options)
+        async def book(context: ToolContext[Any]) -> str:
+            """Book."""
+            play.bench.note(context.idempotency_key)
+            if left and (error := left.pop(0)) is not None:
+                raise error
+            return "booked" if len(play.bench.done) > len(errors) else await play.bench.parked("book")
+
+        return [book]
+
+    return made
+
+
+def attempts(count: int) -> Any:
+    """Check how many bodies have begun so far."""
+    return check(lambda play: len(play.bench.done), count)
+
+
+async def figures(play: Play) -> dict[str, int]:
+    """Return what the metrics and the statistics say of the calls of the tool."""
+    counts, stats = (await play.runtime.metrics.snapshot()).tools["book"], await play.session.statistics()
+    assert stats.retries == counts.retries
+    return {name: getattr(counts, name) for name in ("calls", "started", "retries", "successes", "failures")}
+
+
+async def commits(play: Play) -> int:
+    """Return how many batches there are but those two that open the session in the transaction of the third."""
+    return -2 + len({stored.batch for stored in await play.log.read_stream("session/s")})
+
+
+IN_PAUSE = [begin("go", key="k"), until("RetryScheduled")]
+AGAIN = ["ToolAttemptFailed", "RetryScheduled", "TimerFired", "ToolCallStarted"]
+
+TOOL_CASES = {
+    "a tool that may be run again is, with the same key, after growing pauses": Case(
+        BOOKED,
+        [
+            [begin(), advance(0), attempts(1), advance(1.9), attempts(1), advance(0.2), attempts(2)],
+            [advance(3.8), attempts(2), advance(0.2), ends("done", turns=2)],
+            [check(pauses, [(1, 2), (2, 4)]), recorded(ToolCallStarted, "attempt", 1, 2, 3)],
+            check(figures, {"calls": 1, "started": 3, "retries": 2, "successes": 1, "failures": 0}),
+            check(commits, 4 + 2 * 2),  # Two more where something failed.
+        ],
+        tools=booking(RESET, BUSY_TOOL),
+        clock=True,
+        results=["booked"],
+        done=["s/call_6_0"] * 3,
+        events=[
+            *["...", "ModelRequested", "ModelResponded", "ToolCallStarted", *AGAIN, *AGAIN],
+            *["ToolCallCompleted", "ModelRequested", "ModelResponded", "RunCompleted"],
+        ],
+    ),
+    "after the last attempt the model is told its failure": Case(
+        BOOKED,
+        [
+            [begin(), advance(10), ends("done")],
+            check(figures, {"calls": 1, "started": 3, "retries": 2, "successes": 0, "failures": 1}),
+        ],
+        tools=booking(RESET, RESET, TimeoutError("slow")),
+        clock=True,
+        results=["TimeoutError: slow"],
+        kinds=["transient"],
+        count={"ToolAttemptFailed": 3, "ToolCallFailed": 1},
+    ),
+    "attempts are counted over crashes in their pauses": Case(
+        BOOKED,
+        [
+            [*IN_PAUSE, crash_and_restart(), advance(2.1), until("RetryScheduled", 2), attempts(2)],
+            [crash_and_restart(after_s=3_600), advance(0), send("go", "done", key="k")],
+        ],
+        tools=booking(RESET, RESET, RESET, RESET),
+        clock=True,
+        kinds=["transient"],
+        done=["s/call_6_0"] * 3,
+    ),
+    "an attempt that a crash interrupts is made again under its number": Case(
+        BOOKED,
+        [
+            [*IN_PAUSE, advance(2.1), attempts(2), crash_and_restart(), advance(0)],
+            [send("go", "done", key="k"), recorded(ToolCallStarted, "attempt", 1, 2)],
+        ],
+        tools=booking(RESET, None),
+        clock=True,
+        results=["booked"],
+        done=["s/call_6_0"] * 3,
+    ),
+    "a pause between attempts is no lost work, however often the process restarts": Case(
+        BOOKED,
+        [*IN_PAUSE, *[restart(), advance(0)] * 6, advance(2.1), send("go", "done", key="k")],
+        tools=booking(RESET),
+        config={"resumes_max": 1},
+        clock=True,
+        results=["booked"],
+        count={"RunParked": 0},
+    ),
+    "without auto_resume there is no other attempt until the session is resumed": Case(
+        BOOKED,
+        [
+            [*IN_PAUSE, restart(after_s=100, auto_resume=False), advance(100), attempts(1)],
+            [resume(), advance(0), send("go", "done", key="k")],
+        ],
+        tools=booking(RESET),
+        clock=True,
+        results=["booked"],
+    ),
+    "where the tool is gone by then the model is told": Case(
+        BOOKED,
+        [*IN_PAUSE, restart(tools=[]), advance(2.1), send("go", "done", key="k")],
+        tools=booking(RESET),
+        clock=True,
+        kinds=["not_found"],
+    ),
+    "a run that is cancelled in a pause ends at once": Case(
+        [BOOK, say("after")],
+        [*IN_PAUSE, cancel(), ends(Cancelled()), advance(100), attempts(1), send("more", "after")],
+        tools=booking(RESET),
+        clock=True,
+        results=["Cancelled by user"],
+        count={"TimerFired": 0, "ToolCallStarted": 1},
+    ),
+    "a person who allowed a call is not asked again": Case(
+        BOOKED,
+        [begin(), decide(allow=True), until("RetryScheduled"), advance(2.1), ends("done")],
+        tools=booking(RESET, tier="confirm"),
+        clock=True,
+        results=["booked"],
+        count={"ToolApprovalRequested": 1},
+    ),
+    **{
+        f"the run's time ends in a pause, {how}": Case(
+            [calls, say("never")],
+            [begin(), until("RetryScheduled"), advance(61), ends(Fails("run_timeout")), advance(600), attempts(1)],
+            tools=booking(RESET, tier="observe", retries=RetryPolicy(base_s=300, max_s=300)),
+            config={"run_timeout_s": 60},
+            clock=True,
+            kinds=["timeout"] * len(calls),
+        )
+        for how, calls in (("alone", [BOOK]), ("beside a call that waits for a person", [BOOK, use("pay")]))
+    },
+    "calls beside one that pauses go on, and one that runs alone waits for it": Case(
+        [[BOOK, LOOK, use("pay", {"amount": 2})], say("done")],
+        [[begin(), decide(allow=True), until("RetryScheduled"), advance(2.1), ends("done")]],
+        tools=booking(RESET, tier="observe"),
+        clock=True,
+        done=["s/call_6_0", "saw 1", "s/call_6_0", "paid 2"],
+    ),
+    "a run that a tool ends waits for the attempts of a call beside it": Case(
+        [[BOOK, use("finish", {"text": "enough"})]],
+        [begin(), until("ToolCallCompleted"), advance(2.1), ends("enough")],
+        tools=booking(RESET, tier="observe"),
+        clock=True,
+        done=["s/call_6_0"] * 2,
+    ),
+    "what cannot pass is not tried again, and an attempt at most is": Case(
+        [BOOK, BOOK, BOOK, say("done")],
+        [begin(), advance(100), ends("done")],
+        tools=booking(ValueError("no"), RESET, ToolError("no", kind="permanent"), RESET),
+        clock=True,
+        kinds=["permanent", "permanent", None],
+        done=["s/call_6_0", *["s/call_10_0"] * 2, *["s/call_18_0"] * 2],
+    ),
+    "with one attempt nothing is tried again": Case(
+        BOOKED,
+        [begin(), advance(100), ends("done")],
+        tools=booking(RESET, retries=RetryPolicy(attempts_max=1)),
+        clock=True,
+        kinds=["transient"],
+        count={"RetryScheduled": 0},
+    ),
+    "silence is followed by another attempt when the body has ended, and counts": Case(
+        BOOKED,
+        [begin(), advance(5.1), check(pauses, [(1, 2)]), advance(7.1), check(pauses, [(1, 2), (2, 4)]), advance(9.2)],
+        tools=booking(None, None, None, timeout_s=5),
+        clock=True,
+        kinds=["timeout"],
+        count={"ToolCallStarted": 3},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*played(TOOL_CASES), *played(CASES, clock=True)])
 async def test_retries(case: Case, memory: InMemoryStore) -> None:
     await play_case(case, memory)  # A file takes time of its own, while that of a case stands still.
 

@@ -18,7 +18,6 @@ from refold import (
     RunResult,
     Session,
     ToolContext,
-    ToolError,
     say,
     tool,
     use,
@@ -94,46 +93,18 @@ async def kinds_of(session: Session) -> list[str]:
     return [event.kind for event in await events_of(session, ToolCallFailed)]
 
 
-# Retries
-
-
-@pytest.mark.parametrize("effect", ["idempotent", "pure"])
-async def test_d6_what_may_be_run_again_is_with_the_same_key_after_growing_pauses(
-    log: EventStore, clock: ManualClock, effect: str
-) -> None:
-    body = Body(ConnectionError("reset"), ToolError("busy", kind="transient"))
-    async with sending(log, clock, paying(body, effect=effect, retries=RETRIES)) as (session, sent):
-        for seconds, attempts in ((0, 1), (0.9, 1), (0.1, 2), (1.9, 2), (0.1, 3)):
-            await clock.advance(seconds)
-            assert body.attempts == attempts
-        assert (await sent).outcome == Completed()
-        assert [result.text for result in await results_of(session)] == ["paid"]
-    assert len(set(body.keys)) == 1
+# Retries: what holds of them wherever an attempt fails is in `tests/conformance/test_retries.py`.
 
 
 @pytest.mark.parametrize(
     ("errors", "options", "results", "attempts"),
     [
         pytest.param(
-            [TimeoutError(f"attempt {number}") for number in range(1, 9)],
-            {"retries": RETRIES},
-            (["TimeoutError: attempt 3"], ["transient"]),
-            3,
-            id="attempts are bounded and the last failure is told",
-        ),
-        pytest.param(
             [ConnectionError("reset")],
             {"retries": RetryPolicy(base_s=20, jitter=0), "timeout_s": 5},
             (["paid"], []),
             2,
             id="a pause longer than the timeout is no silence",
-        ),
-        pytest.param(
-            [ValueError("no such account")],
-            {"retries": RETRIES},
-            (["ValueError: no such account"], ["permanent"]),
-            1,
-            id="a permanent failure is not repeated",
         ),
         pytest.param(
             [NO_ROUTE] * 9,
@@ -167,16 +138,6 @@ async def test_case_k05_a_tool_whose_effect_is_once_is_never_run_again(log: Even
     body = Body(ConnectionError("reset after the payment"))
     _, kinds = await told(log, clock, paying(body), hang, seconds=1_000)
     assert (kinds, body.attempts, len(attempts)) == (["transient", "timeout"], 1, 1)
-
-
-async def test_d6_a_pause_ends_at_once_when_the_run_is_cancelled(log: EventStore, clock: ManualClock) -> None:
-    body = Body(ConnectionError("reset"))
-    async with sending(log, clock, paying(body, effect="pure", retries=RETRIES)) as (session, sent):
-        await clock.advance(0.5)
-        await session.cancel()
-        assert (await sent).outcome == Cancelled()
-        await clock.advance(100)
-    assert body.attempts == 1
 
 
 async def test_d6_a_silent_attempt_is_ended_and_made_again(log: EventStore, clock: ManualClock) -> None:

@@ -1,5 +1,6 @@
 """Logs of sessions in every state, for tests of what commands show of them."""
 
+import shutil
 from pathlib import Path
 
 from refold.actors import EventSourcedSystem, ManualClock
@@ -17,9 +18,12 @@ from refold.stores import SQLiteStore
 from tests.runtime.log_builder import LogBuilder, configured, use
 from tests.runtime.sample_tills import Pay, TillCore
 
+GOLDEN = Path(__file__).parents[1] / "golden"
+
 
 async def make_samples(folder: Path) -> None:
-    """Make each sample log in a folder."""
+    """Make each sample log in a folder; `retried.db` is a recorded one."""
+    shutil.copy(GOLDEN / "format-1-core-4-retries.db", folder / "retried.db")
     for name, build in SAMPLES.items():
         async with await SQLiteStore.open(folder / name) as store:
             await build(LogBuilder(store))

@@ -226,6 +226,9 @@ def test_a_changed_log_is_found_at_the_version_where_it_goes_wrong(
 
 
 QUEUED = ev.InputQueued(content=(say("Hello"),), scheduled=3)
+ATTEMPT_FAILED = ev.ToolAttemptFailed(call=CALL, attempt=1, kind="transient", content=(say("reset"),))
+NEXT_ATTEMPT = ev.RetryScheduled(run=RUN, turn=1, attempt=1, due_at=9, call=CALL)
+SECOND_ATTEMPT = ev.ToolCallStarted(run=RUN, call=CALL, attempt=2)
 NOT_SCHEDULED = "the input of run_3 is queued and was not scheduled, or not any more"
 
 
@@ -247,10 +250,25 @@ NOT_SCHEDULED = "the input of run_3 is queued and was not scheduled, or not any 
         ("calls look", [ev.HistoryCleared()], "the history is cleared while 1 calls are unanswered, call_6_0 first"),
         ("send stepwise; says Hi", [ev.TurnAllowed(run=RUN, turn=2)], "run_3 goes on after its terminal event"),
         ("calls pay", [ev.ToolCallStarted(run=RUN, call=CALL)], "call_6_0 starts while it waits for approval"),
+        ("calls pay", [ATTEMPT_FAILED], "attempt 1 at call_6_0 fails, which was not under way"),
+        ("calls look", [ATTEMPT_FAILED] * 2, "attempt 1 at call_6_0 fails, which was not under way"),
+        ("calls look", [NEXT_ATTEMPT], "call_6_0 is tried again, of which attempt 1 has not just failed"),
+        ("calls look", [ATTEMPT_FAILED, SECOND_ATTEMPT], "attempt 2 at call_6_0 starts after 1 failed ones"),
+        (
+            "calls look",
+            [ATTEMPT_FAILED, NEXT_ATTEMPT, ev.ToolCallStarted(run=RUN, call=CALL)],
+            "attempt 1 at call_6_0 starts after 1 failed ones",
+        ),
+        ("calls look; result 0", [ATTEMPT_FAILED], "something happens to call_6_0 after it was answered"),
     ],
 )
 def test_what_cannot_follow_is_found(told: str, events: list[ev.SessionEvent], message: str) -> None:
     assert message in [violation.message for violation in check_events([*log_of(told), *events], STREAM)]
+
+
+def test_an_attempt_that_failed_may_be_followed_by_another() -> None:
+    events = [ATTEMPT_FAILED, NEXT_ATTEMPT, SECOND_ATTEMPT]
+    assert check_events([*log_of("calls look"), *events], STREAM) == []
 
 
 def test_a_scheduled_input_whose_time_has_come_may_follow() -> None:

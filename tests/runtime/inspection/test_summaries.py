@@ -38,7 +38,9 @@ from refold.events.session.events import (
     TimerFired,
     ToolApprovalDecided,
     ToolApprovalRequested,
+    ToolAttemptFailed,
     ToolCallFailed,
+    ToolCallStarted,
     ToolCallWaiting,
     ToolResultLate,
 )
@@ -77,6 +79,16 @@ def responded(**fields: object) -> ModelResponded:
         (
             RetryScheduled(run=RUN, turn=1, attempt=2, due_at=1_500_000),
             "after 2 failed attempts, the model is asked again in 1.5 s",
+        ),
+        (
+            RetryScheduled(run=RUN, turn=1, attempt=1, due_at=1_500_000, call=CALL),
+            "after 1 failed attempt, call_6_0 is tried again in 1.5 s",
+        ),
+        (ToolCallStarted(run=RUN, call=CALL), "call_6_0"),
+        (ToolCallStarted(run=RUN, call=CALL, attempt=2), "call_6_0, attempt 2"),
+        (
+            ToolAttemptFailed(call=CALL, attempt=1, kind="transient", content=TEXT),
+            "attempt 1 at call_6_0 failed (transient): hello",
         ),
         (RunFailed(run=RUN, kind="max_turns", message="enough"), "run_3 (max_turns): enough"),
         (RunParked(run=RUN, reason="thrice"), "run_3 was parked: thrice"),
