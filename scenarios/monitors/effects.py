@@ -3,9 +3,9 @@
 Read `refold.scenarios.monitors.monitor` first, which passes on what it sees. The rules:
 
 - EFFECTS: nothing begins before the log has the decision that asks for it. A model is asked while the log names a model
-  call as pending, and under one key once in a life of the process; a tool's body begins after its `ToolCallStarted`,
-  never beside itself, and never for a call that has its result; and when a run is cancelled, its bodies end at once,
-  unless they ignore it.
+  call as pending, and under one key once in a life of the process; a tool's body begins after the `ToolCallStarted` of
+  its attempt, never beside itself, never for a call that has its result, and not in more attempts than its tool allows;
+  and when a run is cancelled, its bodies end at once, unless they ignore it.
 - INV5, of those outside: what is published is in the log, each event once and in order, and an outcome that is told is
   the one that the log has.
 """
@@ -86,11 +86,19 @@ class EffectsMonitor:
             self._wrong("EFFECTS", body.session, f"the body of {body.call} begins and the log does not have its start")
         elif self._world.now_s() > self._log.answered_s.get(call, float("inf")) + AT_ONCE_S:
             self._wrong("EFFECTS", body.session, f"the body of {body.call} begins, which has its result")
+        retries = body.tool.retries or None
+        most = retries.attempts_max if retries is not None and body.tool.effect != "once" else 1
+        if self._log.attempts[call] > most:
+            self._wrong("EFFECTS", body.session, f"attempt {self._log.attempts[call]} at {body.call} begins, of {most}")
         others = [other for other in self._world.running_bodies(body.session) if other.call == body.call]
         if any(other is not body and not other.ignores_cancellation for other in others):
             self._wrong("EFFECTS", body.session, f"the body of {body.call} begins a second time beside itself")
-        running = [other for other in self._world.bodies if other.running and other.agent == body.agent]
-        of_tool = [other for other in running if other.tool.name == body.tool.name]
+        # A limit is one process's: where another one takes the log over, bodies of the one before may still end.
+        of_tool = [
+            other
+            for other in self._world.bodies
+            if other.running and (other.agent, other.tool.name, other.life) == (body.agent, body.tool.name, body.life)
+        ]
         within = sum(not other.ignores_cancellation for other in of_tool)
         if body.concurrency is not None and within > body.concurrency:
             self._wrong("EFFECTS", body.session, f"{within} bodies of {body.tool.name} run at once")

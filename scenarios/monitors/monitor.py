@@ -95,7 +95,8 @@ def situations_of(state: SessionState, *, recovering: bool) -> list[Situation]:
         found.append("model call open")
     elif run.phase == "waiting":
         found.append("retry pending")
-    elif turn is not None and (turn.awaiting or turn.running):
+    elif turn is not None and (turn.awaiting or turn.running or turn.pausing):
+        found.extend(["retry pending"] if turn.pausing else [])
         found.extend(["awaiting approval"] if turn.awaiting else [])
         found.extend(["tool running"] if turn.running else [])
     else:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from refold.events.core.content import TextBlock
+from refold.events.core.content import ResultContent, TextBlock
 from refold.events.core.ids import RunId
 from refold.events.core.records import StoredEvent
 from refold.events.session import events as ev
@@ -58,11 +58,13 @@ class SessionReader:
         self.taken: Counter[tuple[str, str, str | None]] = Counter()
         """How often a command was recorded, by stream, kind and key."""
         self.started: set[InSession] = set()
-        """Calls whose bodies may have begun."""
+        """Calls whose bodies may have begun, and of whose last attempt nothing is known to have failed."""
+        self.attempts: Counter[InSession] = Counter()
+        """How many attempts at a call have begun; one that a crash interrupted counts once."""
         self.answered_s: dict[InSession, float] = {}
         """When calls got their results."""
         self.brought: Counter[InSession] = Counter()
-        """Results and late results of calls that a body may have brought."""
+        """Results, late results and failed attempts at calls that a body may have brought."""
         self.allowed: set[InSession] = set()
         """Calls, and tools for always, that the log says a person has allowed."""
         self.allowed_again: Counter[InSession] = Counter()
@@ -72,6 +74,8 @@ class SessionReader:
         self.interrupted: Counter[str] = Counter()
         self.overtaken: set[InSession] = set()
         """Texts of answers that came when another one had come already; parts of texts, too."""
+        self._failures: dict[InSession, tuple[ResultContent, ...]] = {}
+        """Of what the last attempt at a call has failed."""
         self._asked_about: dict[InSession, str] = {}
         """The tools of calls that wait for a person, or did."""
 
@@ -119,11 +123,17 @@ class SessionReader:
                 self.allowed_again[session, event.call] += (session, event.call) in self.started
             case ev.ToolCallStarted():
                 self.started.add((session, event.call))
+                self.attempts[session, event.call] = event.attempt
+            case ev.ToolAttemptFailed():
+                self.started.discard((session, event.call))
+                self.brought[session, event.call] += event.kind not in MADE_UP
+                self._failures[session, event.call] = event.content
             case ev.ToolResultLate():
                 self.brought[session, event.call] += 1
             case ev.ToolCallCompleted() | ev.ToolCallFailed():
                 self.answered_s[session, event.call] = self._world.now_s()
-                if isinstance(event, ev.ToolCallCompleted) or event.kind not in MADE_UP:
+                known = self._failures.get((session, event.call)) == event.content  # It is that of an attempt.
+                if isinstance(event, ev.ToolCallCompleted) or not (known or event.kind in MADE_UP):
                     self.brought[session, event.call] += 1
             case _:
                 return

@@ -3,8 +3,9 @@
 Read `refold.scenarios.monitors.effects` first, which passes on what it sees. The rules:
 
 - EVIDENCE: nothing that work has brought is lost, and the log has nothing that no work has brought. What a body brought
-  is its call's result or a late one; an answer is what the model said, with what it cost; a failure is the one that
-  happened; of an answer that was cut off in the middle the log has a sign. A process that ends soon may owe all that.
+  is its call's result, a late one or that of an attempt; an answer is what the model said, with what it cost; a failure
+  is the one that happened; of an answer that was cut off in the middle the log has a sign. A process that ends soon may
+  owe all that.
 - APPROVAL: a body that needs a person's word begins after that word.
 - CANCEL: a run whose only caller has given up ends as cancelled.
 """
@@ -117,11 +118,15 @@ class ResultsMonitor:
         self._lives_ended_s[life] = self._world.now_s()
 
     def over(self) -> None:
-        for body in self._bodies if self.results_as_brought else ():
-            if body.returned and body.ended_s is not None and self._had_time(body.life, body.ended_s):
-                self._exercised.add("EVIDENCE")
-                if not self._log.brought[body.session, body.call]:
-                    self._wrong("EVIDENCE", body.session, f"what the body of {body.call} brought is not in the log")
+        brought = Counter(
+            (body.session, str(body.call))
+            for body in (self._bodies if self.results_as_brought else ())
+            if body.returned and body.ended_s is not None and self._had_time(body.life, body.ended_s)
+        )
+        for (session, call), times in brought.items():
+            self._exercised.add("EVIDENCE")
+            if self._log.brought[session, call] < times:
+                self._wrong("EVIDENCE", session, f"what the body of {call} brought is not in the log")
         self._check_failures()
         self._check_given()
         twice = any(isinstance(fault, DuplicateInput) for fault in self._world.plan.happened())
