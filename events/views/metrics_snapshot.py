@@ -39,7 +39,7 @@ class ToolCounts(Counts, frozen=True, kw_only=True):
     calls: int = 0
     """Asked for by a model, with a result or without."""
     started: int = 0
-    """Times that its body may have begun; one of a call that went on after a crash counts again."""
+    """Attempts at calls that began; one that a crash interrupted counts again only if a person allowed that."""
     retries: int = 0
     """Attempts that failed and after which another one was scheduled; the call has no result by then. So
     `retries + failures` is how often the tool failed, its calls or attempts at them."""

@@ -11,8 +11,10 @@ from refold import (
     Allow,
     ModelRequest,
     ProviderError,
+    RetryPolicy,
     ScriptedProvider,
     TextBlock,
+    ToolError,
     cut,
     say,
     tool,
@@ -60,6 +62,18 @@ async def die(word: str) -> str:
     os._exit(9)
 
 
+rung: list[str] = []
+
+
+@tool(effect="pure", retries=RetryPolicy(base_s=0.001, jitter=0))
+async def ring(name: str) -> str:
+    """Be heard the second time."""
+    rung.append(name)
+    if rung.count(name) < 2:
+        raise ToolError("nobody answers", kind="transient")
+    return f"{name} answers"
+
+
 def answer(request: ModelRequest) -> Any:
     """Do what the first word of the input says, and count the messages."""
     last = request.messages[-1].content[-1]
@@ -94,6 +108,7 @@ def agent_of(*script: Any, settings: AgentConfig = config, **more: Any) -> Agent
     return Agent(config=settings, provider=ScriptedProvider(script), tools=[pay, look, wait, stay, die], **more)
 
 
+ringing = Agent(config=config, provider=ScriptedProvider([use("ring", {"name": "Ann"}), say("Done.")]), tools=[ring])
 plain = agent_of(*[answer] * 99)
 streams = AgentConfig(model="m", streaming=True)
 streaming = agent_of(*[answer] * 99, settings=streams)
