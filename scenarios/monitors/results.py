@@ -123,10 +123,10 @@ class ResultsMonitor:
             for body in (self._bodies if self.results_as_brought else ())
             if body.returned and body.ended_s is not None and self._had_time(body.life, body.ended_s)
         )
-        for (session, call), times in brought.items():
+        for (of, call), times in brought.items():
             self._exercised.add("EVIDENCE")
-            if self._log.brought[session, call] < times:
-                self._wrong("EVIDENCE", session, f"what the body of {call} brought is not in the log")
+            if self._log.brought[of, call] < times:
+                self._wrong("EVIDENCE", of, f"what the body of {call} brought is not in the log")
         self._check_failures()
         self._check_given()
         twice = any(isinstance(fault, DuplicateInput) for fault in self._world.plan.happened())

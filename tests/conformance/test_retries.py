@@ -259,10 +259,12 @@ BOOKED = [BOOK, say("done")]
 def booking(*errors: BaseException | None, **options: Any) -> Callable[[Play], list[Any]]:
     """Make a tool that notes the key of each attempt, and fails with the next error; None = it hangs instead."""
 
+    settings: dict[str, Any] = {"effect": "idempotent", "retries": RETRY, **options}
+
     def made(play: Play) -> list[Any]:
         left = list(errors)
 
-        @tool(**{"effect": "idempotent", "retries": RETRY} | options)
+        @tool(**settings)
         async def book(context: ToolContext[Any]) -> str:
             """Book."""
             play.bench.note(context.idempotency_key)

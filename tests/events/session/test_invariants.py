@@ -267,7 +267,7 @@ def test_what_cannot_follow_is_found(told: str, events: list[ev.SessionEvent], m
 
 
 def test_an_attempt_that_failed_may_be_followed_by_another() -> None:
-    events = [ATTEMPT_FAILED, NEXT_ATTEMPT, SECOND_ATTEMPT]
+    events: list[ev.SessionEvent] = [ATTEMPT_FAILED, NEXT_ATTEMPT, SECOND_ATTEMPT]
     assert check_events([*log_of("calls look"), *events], STREAM) == []
 
 
