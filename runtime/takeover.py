@@ -26,7 +26,7 @@ from refold.events.core.ids import AgentId, SessionId, StreamName, kind_and_iden
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RecallsNoted, RuntimeClosed, RuntimeStarted
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import AgentConfigured, ModelResponded, RunResumed, SessionOpened
+from refold.events.session.events import AgentConfigured, ModelResponded, RequestBuilt, RunResumed, SessionOpened
 from refold.events.session.state import is_work
 from refold.memory.stream_object import StreamObject
 from refold.publishing.event_bus import EventBus
@@ -41,6 +41,11 @@ PROBATION_S = 5.0
 
 LAST_EVENTS = 200
 """How many events are read to find a stream's last batch."""
+
+NO_PROGRESS = (AgentConfigured, RequestBuilt, RunResumed)
+"""Stimuli that work which kills its process leaves as well."""
+
+BUILT_TAG = RequestBuilt.__struct_config__.tag
 
 RESUMED_TAG = RunResumed.__struct_config__.tag
 
@@ -84,14 +89,14 @@ def _wake(system: ActorSystem, stream: StreamName) -> bool:
 
 
 async def _was_just_resumed(store: EventStore, head: StreamHead) -> bool:
-    """Tell whether the last thing that happened to a session is that its run was resumed."""
+    """Tell whether nothing has happened to a session since its run was resumed, but that a model was asked."""
     try:
         last = await store.read_stream(head.stream, after_version=max(0, head.version - LAST_EVENTS))
     except PersistenceError as error:  # Its own actor will say so; the other sessions must not wait for it.
         log.warning("%s cannot be read: %s", head.stream, error)
         return False
-    stimuli = [event for event in last if event.version == event.batch]
-    return bool(stimuli) and tag_of(stimuli[-1].data) == RESUMED_TAG
+    tags = [tag_of(event.data) for event in last if event.version == event.batch]
+    return next((tag for tag in reversed(tags) if tag != BUILT_TAG), None) == RESUMED_TAG
 
 
 async def _resume_one_by_one(system: ActorSystem, event_bus: EventBus, suspects: Sequence[StreamName]) -> None:
@@ -99,7 +104,7 @@ async def _resume_one_by_one(system: ActorSystem, event_bus: EventBus, suspects:
         passed = asyncio.Event()
 
         def see(recorded: RecordedSessionEvent, passed: asyncio.Event = passed) -> None:
-            if recorded.version == recorded.batch and not isinstance(recorded.event, AgentConfigured | RunResumed):
+            if recorded.version == recorded.batch and not isinstance(recorded.event, NO_PROGRESS):
                 passed.set()
 
         unsubscribe = event_bus.subscribe(see, SessionId(kind_and_identifier(stream)[1]))

@@ -9,8 +9,9 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
+from refold.events.model.messages import RequestReference
 from refold.events.session.core import SESSION_CODEC
-from refold.events.session.events import RunCompleted, RunResumed, SessionEvent
+from refold.events.session.events import RequestBuilt, RunCompleted, RunResumed, SessionEvent
 from refold.publishing.event_bus import EventBus
 from refold.stores import EventStore, InMemoryStore
 from refold.stores.sample_batches import batch
@@ -18,6 +19,8 @@ from refold.takeover import PROBATION_S, resume_open_runs
 from tests.conformance.failing_store import FailingStore
 
 RESUMED = RunResumed(run=RunId("run_1"), code=CodeIdentity(refold="0.1.0", core=CORE_VERSION), fingerprint="")
+
+ASKED = RequestBuilt(run=RunId("run_1"), turn=1, asked=3, request=RequestReference(configured=2, messages=1))
 
 
 class Sleeper(Actor):
@@ -39,12 +42,12 @@ class Setup:
         self.system = ActorSystem(clock=self.clock)
         self.system.register("session", lambda _: Sleeper(self.woken))
 
-    async def open_run(self, session: str, *, resumed: bool = False) -> None:
+    async def open_run(self, session: str, *happened: SessionEvent) -> None:
         opened = batch(f"session/{session}", 0, 3, pending=("model:3",))
         await self.store.append([opened])
-        if resumed:
-            events = (SESSION_CODEC.encode(RESUMED),)
-            await self.store.append([msgspec.structs.replace(opened, expected_version=3, events=events)])
+        for version, event in enumerate(happened, 3):
+            events = (SESSION_CODEC.encode(event),)
+            await self.store.append([msgspec.structs.replace(opened, expected_version=version, events=events)])
 
     def happens(self, session: str, event: SessionEvent) -> None:
         recorded = RecordedEvent(
@@ -62,15 +65,16 @@ class Setup:
 
 async def test_runs_that_were_resumed_in_vain_go_on_last_and_each_after_the_one_before_has_made_progress() -> None:
     setup = Setup()
-    await setup.open_run("a", resumed=True)
-    await setup.open_run("b", resumed=True)
-    await setup.open_run("c", resumed=True)
+    await setup.open_run("a", RESUMED)
+    await setup.open_run("b", RESUMED, ASKED)
+    await setup.open_run("c", RESUMED)
     await setup.open_run("d")
     await setup.store.append([batch("session/closed", 0)])
     resuming = asyncio.create_task(resume_open_runs(setup.system, setup.event_bus, setup.store))
     await setup.clock.settle()
     assert setup.woken == ["d", "a"]
     setup.happens("a", RESUMED)
+    setup.happens("a", ASKED)
     await setup.clock.settle()
     assert setup.woken == ["d", "a"]
     setup.happens("a", RunCompleted(run=RunId("run_1")))
