@@ -721,6 +721,7 @@ async def test_c2_what_is_evidence_only_may_be_refused_for_ever(
     work, clock = Work(), ManualClock()
     async with work.runtime(store, clock) as runtime:
         store.fail_appends(ERRORS[name], of="tool/", when=when)
+        store.fail_reads(ERRORS[name], of="tool/")
         hold = store.hold_append(INPUT + 1)
         run = sending(await runtime.session("s"))
         await hold.reached.wait()
