@@ -411,6 +411,7 @@ OFFERED = {
         for what, offer, words in (
             ("raises", lambda session, spec: raising(RuntimeError("boom"))(spec), "failed on act: boom"),
             ("cancels", lambda session, spec: raising(asyncio.CancelledError())(spec), "failed on act"),
+            ("would end the process", lambda session, spec: raising(SystemExit(2))(spec), "failed on act"),
             ("gives nothing", lambda session, spec: None, "gave NoneType for act"),
             ("gives a coroutine", lambda session, spec: later(session, spec), "gave coroutine for act"),
         )
