@@ -80,49 +80,6 @@ async def test_a_wrong_expected_version_in_a_group_fails_only_its_own_append() -
     assert [isinstance(outcome, list) for outcome in outcomes] == [True, True, False, True]
 
 
-@pytest.mark.parametrize("key", ["two words", 5], ids=["ValueError", "TypeError"])
-async def test_a_batch_that_the_store_refuses_fails_only_its_own_append(key: Any) -> None:
-    store = Gated()
-    journal = Journal(store)
-    first = await started(journal, batch("s/0"))
-    await store.begun.wait()
-    others = await started(journal, batch("s/1"), batch("s/2", key=key))
-    store.gate.set()
-    outcomes = await asyncio.gather(*first, *others, return_exceptions=True)
-
-    assert isinstance(outcomes[1], list)
-    assert isinstance(outcomes[2], PersistenceError)
-    assert not outcomes[2].outcome_unknown
-
-
-@pytest.mark.parametrize("failure", [PersistenceError("disk full"), RuntimeError("broken"), KeyError("x"), OSError(5)])
-async def test_whatever_a_store_raises_reaches_each_that_waited_and_the_next_append_works(failure: Exception) -> None:
-    store = Gated()
-    journal = Journal(store)
-    store.failures = [failure]
-    tasks = await started(journal, batch("s/1"), batch("s/2"))
-    store.gate.set()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-
-    assert [type(outcome) for outcome in outcomes] == [PersistenceError] * 2
-    assert failure in (outcomes[0], outcomes[0].__cause__)
-    (place,) = await journal.append([batch("s/1")])
-    assert place.version == 1
-
-
-@pytest.mark.parametrize("answer", [None, [], "text", 5])
-async def test_a_store_that_does_not_say_where_a_batch_is_leaves_its_outcome_unknown(answer: Any) -> None:
-    store = Gated()
-    journal = Journal(store)
-    store.gate.set()
-    store.answers = [answer]
-    with pytest.raises(PersistenceError) as raised:
-        await journal.append([batch("s/1")])
-    assert raised.value.outcome_unknown
-    (place,) = await journal.append([batch("s/1", 1)])
-    assert place.version == 2
-
-
 @pytest.mark.parametrize("failure", [None, PersistenceError("disk full")])
 async def test_a_caller_that_is_cancelled_is_told_after_the_outcome_is_known(failure: Exception | None) -> None:
     store = Gated()
@@ -165,21 +122,6 @@ async def test_a_caller_cancelled_in_the_moment_of_the_outcome_ends() -> None:
     loop.call_soon(lambda: loop.call_soon(task.cancel))
     ended, _ = await asyncio.wait([task], timeout=5)
     assert ended
-
-
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(1)])
-async def test_whatever_a_store_lets_out_costs_the_append_at_hand_only(error: BaseException) -> None:
-    store = Gated()
-    journal = Journal(store)
-    first = await started(journal, batch("s/0"))
-    await store.begun.wait()
-    others = await started(journal, batch("s/1"), batch("s/2", 7), batch("s/3"))
-    store.failures = [None, None, error]
-    store.gate.set()
-    outcomes = await asyncio.gather(*first, *others, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [list, PersistenceError, WrongExpectedVersion, list]
-    (place,) = await journal.append([batch("s/4")])
-    assert place.version == 1
 
 
 async def test_an_idle_journal_has_no_task() -> None:

@@ -20,7 +20,7 @@ from refold.replay import replay
 from refold.stores import EventStore
 from tests.conformance.crashes import assert_sound_file, runtime_on
 from tests.conformance.processes import BEGINNING, command_line, run
-from tests.conformance.sessions import TERMINAL, Seen, events_of, results_of, runtime_of, types_of
+from tests.conformance.sessions import Seen, events_of, results_of, runtime_of, types_of
 
 
 async def texts_of_results(session: Session) -> list[str]:
@@ -360,17 +360,4 @@ async def test_b21_case_m09_a_tool_that_kills_every_process_is_parked_after_thre
         assert (await session.send("die", key="k")).text == "done"
         assert await texts_of_results(session) == ["defused"]
     assert ran == ["x"]
-    await assert_sound_file(path)
-
-
-@pytest.mark.slow
-async def test_case_m09_a_parked_run_can_be_cancelled_and_the_session_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "events.db"
-    for life in range(5):
-        run(command_line("-c", BOMB, path, life, "pure"))
-    async with runtime_on(path, say("after")) as runtime:
-        session = await runtime.session("s")
-        await session.cancel()
-        assert (await session.send("another")).text == "after"
-        assert [kind for kind in await types_of(session) if kind in TERMINAL] == ["RunCancelled", "RunCompleted"]
     await assert_sound_file(path)

@@ -45,7 +45,7 @@ from refold.events.session.events import (
     RunResumed,
     RunStarted,
     TimerSet,
-    ToolApprovalRequested,
+    ToolCallFailed,
     ToolResultLate,
 )
 from refold.events.session.react import ENDED_TEXT, TRUNCATED_TEXT
@@ -623,18 +623,6 @@ TIMERS = {
         config={"run_timeout_s": 10},
         clock=True,
     ),
-    "A23: an approval that is not given in time counts as denied, also over a restart": Case(
-        [use("pay"), say("then not")],
-        [
-            [begin("go", key="k"), approval_asked()],
-            recorded(ToolApprovalRequested, "expires_at", round(after(60).timestamp() * 1e6)),
-            [restart(after_s=50), begin("go", key="k"), awaited("call_6_0"), advance(9), waits()],
-            [advance(1), ends("then not"), refused("does not wait", decide(True, call=0))],
-        ],
-        config={"approval_expiry_s": 60},
-        clock=True,
-        kinds=["denied"],
-    ),
     "A27: a session that does or awaits something is not forgotten": Case(
         [Held(use("pay")), say("done")],
         [
@@ -790,6 +778,9 @@ FINISHES = {
 # A27: upkeep of a session
 
 
+NEITHER: list[Any] = ["yes", None, 1]
+
+
 def names_begun(play: Play) -> list[str]:
     return list(play.bench.begun)
 
@@ -856,6 +847,30 @@ UPKEEP = {
             ],
         )
         for what, reason in {"long": "x" * 2_000_000, "an error": ValueError("stop"), "a surrogate": "\ud800"}.items()
+    },
+    "resuming a run that goes on disturbs nothing": Case(
+        [PARK, say("done")],
+        [begin(), begun(1), resume(), let_go(), ends("done")],
+        results=["a returned"],
+        count={"ToolCallStarted": 1},
+    ),
+    **{
+        f"a decision that is neither yes nor no is refused, {allow}": Case(
+            [use("pay"), say("ok")],
+            [
+                [
+                    begin(),
+                    approval_asked(),
+                    refused(None, decide(allow)),
+                    decide(False, reason="no \ud800"),
+                    ends("ok"),
+                ],
+                recorded(ToolCallFailed, "started", False),
+            ],
+            results=["no \ufffd"],
+            kinds=["denied"],
+        )
+        for allow in NEITHER
     },
     "what is no id is refused and costs the session nothing": Case(
         [say("fine")],

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -103,27 +102,6 @@ async def test_several_in_threads_of_their_own_are_used_by_one_thread_and_beside
         result, texts = await asyncio.gather(session.send("go"), asyncio.to_thread(use_all))
         assert (result.text, (await session.send("more")).text) == ("one on go", "one on more")
         assert texts == ["two on go", "three on go", "four on go", "two on more", "four on more"]
-
-
-async def test_a_log_that_this_process_has_open_is_refused_with_a_word_on_who_has_it(tmp_path: Path) -> None:
-    log = tmp_path / "one.db"
-
-    def open_in_this_thread() -> None:
-        runtime_of(log, "second", wait_for_log_s=0).__enter__()
-
-    async with runtime_of(log, "first") as first:
-        with pytest.raises(LogInUse) as raised:
-            await runtime_of(log, "second", wait_for_log_s=0).__aenter__()
-        assert (raised.value.pid, raised.value.__notes__) == (
-            os.getpid(),
-            ["That is this very process: close the store that it opened, or keep using it."],
-        )
-        with pytest.raises(LogInUse, match=str(log)):
-            await asyncio.to_thread(open_in_this_thread)
-        assert (await (await first.session("s")).send("go")).text == "first on go"
-    await asyncio.to_thread(use_and_close, log)
-    async with runtime_of(log, "again", wait_for_log_s=0) as again:
-        assert await texts_of(await again.session("s")) == ["go", "first on go", "more", "thread on more"]
 
 
 def use_and_close(log: Path) -> None:

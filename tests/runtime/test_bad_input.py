@@ -43,9 +43,9 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events.core.content import StoredBlock
 from refold.events.core.ids import PayloadHash, ToolCallId
-from refold.events.session.events import ModelResponded, ToolApprovalRequested, ToolCallFailed
+from refold.events.session.events import ModelResponded, ToolApprovalRequested
 from refold.stores import EventStore
-from tests.conformance.sessions import Seen, checked_log, events_of, requests_of, results_of
+from tests.conformance.sessions import Seen, checked_log, requests_of, results_of
 from tests.runtime.talking import talking
 
 STORED = StoredBlock(hash=PayloadHash("0" * 64), bytes=5, holds="text")
@@ -282,29 +282,6 @@ async def test_duplicate_call_ids_in_one_answer_are_calls_of_their_own(log: Even
     assert [(result.tool_use_id, result.text) for result in results] == [
         (call.id, f"heard {text}") for call, text in zip(calls, "abc", strict=True)
     ]
-
-
-async def test_case_b10_results_go_to_their_calls_by_place_whatever_ends_first(log: EventStore) -> None:
-    gates = {name: asyncio.Event() for name in "abc"}
-
-    @tool(tier="observe")
-    async def look(name: str) -> str:
-        await gates[name].wait()
-        return name
-
-    async with talking([use("look", {"name": name}) for name in "abc"], say("ok"), tools=[look], log=log) as (
-        session,
-        runtime,
-    ):
-        sending = asyncio.create_task(session.send("go"))
-        for name in "cab":
-            ended = asyncio.Event()
-            forget = runtime.subscribe(lambda _, ended=ended: ended.set())  # type: ignore[misc]
-            gates[name].set()
-            await ended.wait()
-            forget()
-        await sending
-        assert [block.text for block in await results_of(session)] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -706,41 +683,3 @@ async def test_commands_about_nothing_change_nothing(log: EventStore) -> None:
         with pytest.raises(CommandRejected, match="does not wait"):
             await session.decide("call_1_0", allow=False, reason="\ud800")
         assert await log.head("session/s") == before
-
-
-async def test_resuming_a_run_that_goes_on_disturbs_nothing(log: EventStore) -> None:
-    working, gate = asyncio.Event(), asyncio.Event()
-
-    @tool(effect="once")
-    async def work() -> str:
-        working.set()
-        await gate.wait()
-        return "worked"
-
-    async with talking(use("work"), say("done"), tools=[work], log=log) as (session, _):
-        sending = asyncio.create_task(session.send("go"))
-        await working.wait()
-        await session.resume()
-        gate.set()
-        assert (await sending).text == "done"
-        assert [block.text for block in await results_of(session)] == ["worked"]
-
-
-@pytest.mark.parametrize("allow", ["yes", None, 1])
-async def test_a_decision_that_is_neither_yes_nor_no_is_refused(log: EventStore, allow: Any) -> None:
-    @tool(tier="confirm")
-    async def pay() -> str:
-        return "paid"
-
-    async with talking(use("pay"), say("ok"), tools=[pay], log=log) as (session, runtime):
-        seen = Seen(runtime, session)
-        sending = asyncio.create_task(session.send("go"))
-        (asked,) = await seen.first(ToolApprovalRequested)
-        with pytest.raises(CommandRejected):
-            await session.decide(asked.call, allow=allow)
-        await session.decide(asked.call, allow=False, reason="no \ud800")
-        await sending
-        (result,) = await results_of(session)
-        failed = await events_of(session, ToolCallFailed)
-    assert (result.kind, result.text) == ("denied", "no \ufffd")
-    assert [event.started for event in failed] == [False]

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import pykka
 import pytest
 
 from refold.actors.kernel.actor import Actor
@@ -37,13 +36,6 @@ class Counter(Actor):
         await asyncio.sleep(0)
         self.total += amount
         return self.total
-
-
-async def test_one_future_serves_threads_and_coroutines(system: ActorSystem) -> None:
-    ref = await system.start(Counter)
-    future = await asyncio.to_thread(lambda: ref.ask(4, block=False))
-    assert await future == 4
-    assert await asyncio.to_thread(future.get) == 4
 
 
 async def test_stop_now_answers_what_is_queued_and_cancels_the_handler_that_waits(system: ActorSystem) -> None:
@@ -186,11 +178,3 @@ async def test_proxies_are_awaited_and_work_with_async_methods(system: ActorSyst
     assert await proxy.add_later(1) == 5
     proxy.add_later.defer(2)
     assert await proxy.total == 7
-
-
-async def test_a_proxy_needs_a_live_actor(system: ActorSystem) -> None:
-    with pytest.raises(pykka.ActorDeadError):
-        system.ref("counter/1").proxy()
-    system.register("counter", lambda _: Counter())
-    with pytest.raises(pykka.ActorDeadError):
-        system.ref("counter/1").proxy()

@@ -45,18 +45,6 @@ def failures() -> list[ActorFailure]:
     return []
 
 
-async def test_a_refusal_under_ask_goes_to_the_asker_and_the_actor_keeps_its_state(
-    is_async: bool, failures: list[ActorFailure]
-) -> None:
-    async with ActorSystem(on_failure=failures.append) as system:
-        ref = await system.start(Fragile, is_async)
-        await ref.ask("kept", block=False)
-        with pytest.raises(CommandRejected, match="not now"):
-            await ref.ask(CommandRejected("not now"), block=False)
-        assert await ref.ask("more", block=False) == ["kept", "more"]
-    assert failures == []
-
-
 async def test_any_other_error_under_ask_goes_to_the_asker_and_restarts_the_actor(
     clock: ManualClock, is_async: bool, failures: list[ActorFailure]
 ) -> None:
