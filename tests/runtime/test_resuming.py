@@ -6,6 +6,7 @@ import msgspec
 
 from refold.actors import Actor, ActorSystem, ManualClock
 from refold.events.core.codec import RecordedEvent
+from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
 from refold.events.model.messages import RequestReference
@@ -15,6 +16,7 @@ from refold.publishing.event_bus import EventBus
 from refold.stores import EventStore, InMemoryStore
 from refold.stores.sample_batches import batch
 from refold.takeover import PROBATION_S, resume_open_runs
+from tests.conformance.failing_store import FailingStore
 
 RESUMED = RunResumed(run=RunId("run_1"), code=CodeIdentity(refold="0.1.0", core=CORE_VERSION), fingerprint="")
 
@@ -85,4 +87,16 @@ async def test_runs_that_were_resumed_in_vain_go_on_last_and_each_after_the_one_
     setup.happens("c", RunCompleted(run=RunId("run_1")))
     await resuming
     assert setup.clock.waiting() == ()
+    await setup.system.close()
+
+
+async def test_a_stream_that_cannot_be_read_costs_its_own_session_only() -> None:
+    store = FailingStore(InMemoryStore())
+    store.fail_reads(lambda: PersistenceError("the disk is broken there"), of="session/b")
+    setup = Setup(store)
+    for session in "abc":
+        await setup.open_run(session)
+    await resume_open_runs(setup.system, setup.event_bus, setup.store)
+    await setup.clock.settle()
+    assert setup.woken == ["a", "b", "c"]
     await setup.system.close()
