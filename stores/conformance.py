@@ -391,6 +391,12 @@ class EventStoreConformance:
         assert await store.load_snapshot(name) == first
         await store.save_snapshot(second)
         assert await store.load_snapshot(name) == second
+        await store.append([batch(StreamName("session/b"), 0, 1)])
+        for length in (1_000_000, 2_000_000, 300_000, 1):
+            state = bytes(place % 251 for place in range(length))
+            long = Snapshot(stream=name, version=2, chain=place.chain, fold_version=3, state=state)
+            await store.save_snapshot(long)
+            assert await store.load_snapshot(name) == long
         assert await store.load_snapshot("session/b") is None
 
     @with_store

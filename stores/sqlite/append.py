@@ -41,9 +41,17 @@ ADD_EVENT: Final = """
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 ADD_PAYLOAD: Final = "INSERT INTO payloads (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
+SNAPSHOT_ROW_BYTES: Final = 256 * 1024
+"""A longer snapshot lies in several rows, each written by itself, so that an append waits for none of them long."""
+
+# The first part lies under the stream's id, the others under the negative numbers -(id * 1024 + part).
 _KEEP_SNAPSHOT: Final = """
     INSERT OR REPLACE INTO snapshots (stream, version, chain, fold_version, state)
-    SELECT id, ?, ?, ?, ? FROM streams WHERE name = ?
+    SELECT CASE WHEN ?1 THEN -(id * 1024 + ?1) ELSE id END, ?2, ?3, ?4, ?5 FROM streams WHERE name = ?6
+"""
+_DROP_SNAPSHOT_PARTS: Final = """
+    DELETE FROM snapshots WHERE stream >= (SELECT -(id * 1024 + 1023) FROM streams WHERE name = ?1)
+    AND stream <= (SELECT -(id * 1024 + ?2) FROM streams WHERE name = ?1)
 """
 
 EventRow = tuple[int, int, int, int, int, str, str | None, str | None, bytes | None, str | None]
@@ -173,15 +181,16 @@ class LogWriter:
         if changed != len(rows):
             raise sqlite3.IntegrityError(f"{changed} rows changed where {len(rows)} were to change")
 
-    def save_snapshot(self, snapshot: Snapshot) -> None:
-        """Keep the snapshot in place of an earlier one, without a wait for the disk.
+    def save_snapshot(self, snapshot: Snapshot, part: int = 0, parts: int = 1) -> None:
+        """Keep a part of a snapshot in place of an earlier one's, without a wait for the disk; the first comes last.
 
         Raises:
             LogInUse: the log has a newer owner; nothing was written.
             PersistenceError: SQLite failed; the snapshot may be missing, or the earlier one may be there.
         """
         connection = self._connection
-        row = (snapshot.version, snapshot.chain, snapshot.fold_version, snapshot.state, snapshot.stream)
+        state = snapshot.state[part * SNAPSHOT_ROW_BYTES : (part + 1) * SNAPSHOT_ROW_BYTES]
+        row = (part, snapshot.version, snapshot.chain, snapshot.fold_version, state, snapshot.stream)
         try:
             # Losing a cache with the power is no loss, so this commit alone is not synchronised.
             (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
@@ -190,6 +199,8 @@ class LogWriter:
                 connection.execute("BEGIN IMMEDIATE")
                 self._last_position()
                 connection.execute(_KEEP_SNAPSHOT, row)
+                if part == 0:
+                    connection.execute(_DROP_SNAPSHOT_PARTS, (snapshot.stream, parts))
                 connection.execute("COMMIT")
             except BaseException:
                 self._forget_and_roll_back()

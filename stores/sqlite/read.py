@@ -39,8 +39,11 @@ _LIST_TOMBSTONES: Final = """
     SELECT position, name, version, chain, at FROM tombstones WHERE position > ? ORDER BY position LIMIT ?
 """
 _LOAD_SNAPSHOT: Final = """
-    SELECT snapshots.version, snapshots.chain, fold_version, state FROM snapshots
+    SELECT stream, snapshots.version, snapshots.chain, fold_version, state FROM snapshots
     WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT))
+"""
+_LOAD_SNAPSHOT_PARTS: Final = """
+    SELECT state FROM snapshots WHERE stream BETWEEN -(?1 * 1024 + 1023) AND -(?1 * 1024 + 1) ORDER BY stream DESC
 """
 
 
@@ -97,8 +100,13 @@ def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | Non
     row = connection.execute(_LOAD_SNAPSHOT, (_text(stream),)).fetchone()
     if row is None:
         return None
-    _require_types(row, (int, bytes, int, bytes), f"the snapshot of stream {stream!r}")
-    version, chain, fold_version, state = row
+    place = f"the snapshot of stream {stream!r}"
+    _require_types(row, (int, int, bytes, int, bytes), place)
+    identifier, version, chain, fold_version, state = row
+    parts = connection.execute(_LOAD_SNAPSHOT_PARTS, (identifier,)).fetchall()
+    for part in parts:
+        _require_types(part, (bytes,), place)
+    state = b"".join((state, *(part[0] for part in parts))) if parts else state
     return Snapshot(stream=StreamName(stream), version=version, chain=chain, fold_version=fold_version, state=state)
 
 

@@ -68,7 +68,8 @@ CREATE TABLE payloads (
     data BLOB NOT NULL
 ) STRICT;
 
--- Folded states. A cache: emptying it costs time only.
+-- Folded states. A cache: emptying it costs time only. The first part of a long one lies under its stream's id, the
+-- others under the negative numbers -(id * 1024 + part), part from 1.
 CREATE TABLE snapshots (
     stream INTEGER PRIMARY KEY,
     version INTEGER NOT NULL,

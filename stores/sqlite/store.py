@@ -37,6 +37,7 @@ from refold.stores.append_rules import (
 from refold.stores.event_store import ListedPayload, Tombstone
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite import read as sqlite_read
+from refold.stores.sqlite.append import SNAPSHOT_ROW_BYTES, LogWriter
 from refold.stores.sqlite.connection import Connect, SQLiteConnection
 from refold.stores.sqlite.file import Durability
 from refold.stores.sqlite.new_log import Backup, new_log
@@ -258,11 +259,13 @@ class SQLiteStore:
     async def save_snapshot(self, snapshot: Snapshot) -> None:
         writing = self._require_writing()
         check_snapshot(snapshot)
+        parts = max(1, -(-len(snapshot.state) // SNAPSHOT_ROW_BYTES))
         with _called(self._log, self._name):
-            await writing.write(
-                lambda writer: writer.save_snapshot(snapshot),
-                f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._name}",
-            )
+            for part in reversed(range(parts)):
+                await writing.write(
+                    partial(LogWriter.save_snapshot, snapshot=snapshot, part=part, parts=parts),
+                    f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._name}",
+                )
 
     async def load_snapshot(self, stream: str) -> Snapshot | None:
         return await self._read(
