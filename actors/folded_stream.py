@@ -269,6 +269,8 @@ class FoldedStream(Generic[S, C, E]):
         snapshots = self._journal.snapshots
         used_from = snapshots.used_from if snapshots is not None else None
         unknown = await fold.read(self._journal.store, snapshots_from=used_from, after=known)
+        if snapshots is not None and fold.ignored:
+            snapshots.ignored += 1
         self._port.state = self.state = fold.state
         self.time, self._causes = fold.at, fold.causes
         self._growth = Growth(fold.fresh, fold.fresh_bytes, fold.snapshot_bytes)

@@ -68,6 +68,9 @@ class Snapshots:
         self._closed = False
         self.written = 0
         self.failed = 0
+        """Could not be made or written."""
+        self.ignored = 0
+        """Were there and did not fit the log or the code, when an actor was made."""
 
     def consider(
         self,

@@ -10,6 +10,7 @@ take `evolve_all` through every event.
 
 import asyncio
 import hashlib
+import logging
 import struct
 from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
@@ -26,6 +27,8 @@ from refold.events.core.records import Snapshot, StoredEvent
 from refold.events.core.state_codec import Piece, StateCodec
 from refold.stores.append_rules import BYTES_MAX
 from refold.stores.event_store import EventStore
+
+log = logging.getLogger("refold.stores")
 
 S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
@@ -82,6 +85,8 @@ class Fold(Generic[S, E]):
         self.fresh_bytes = 0
         self.snapshot_bytes = 0
         """Length of that snapshot; 0 = it began with the first event."""
+        self.ignored = ""
+        """Why a snapshot that was there was not used; empty = there was none, or it was."""
         self._core, self._codec = core, codec
         self._batch = 0
         self._chain = b""
@@ -174,28 +179,32 @@ class Fold(Generic[S, E]):
             return None
         try:
             snapshot = await store.load_snapshot(self.stream)
-        except PersistenceError:  # Also of a row that is damaged; the events say whether the log can be read.
+        except PersistenceError as error:  # The events say whether the log can be read.
+            return self._ignore(str(error))
+        if snapshot is None or any(limit is not None and limit < snapshot.version for limit in (version, after)):
             return None
-        if snapshot is None or (snapshot.stream, snapshot.fold_version) != (self.stream, self._core.fold_version):
-            return None
-        if any(limit is not None and limit < snapshot.version for limit in (version, after)):
-            return None
+        if (snapshot.stream, snapshot.fold_version) != (self.stream, self._core.fold_version):
+            return self._ignore("another fold made it")
         header = await _checked(snapshot, codec.shape)
-        if header is None or not 1 <= header.batch <= snapshot.version or header.first.stream != self.stream:
-            return None
+        if header is None or not 1 <= header.batch <= snapshot.version:
+            return self._ignore("it is damaged, or of a state with other fields")
         page = await store.read_stream(self.stream, after_version=header.batch - 1, limit=EVENTS_PER_PAGE)
         if not _ends_there(page, snapshot, header.batch):
-            return None
+            return self._ignore("the log has other events")
         end = page[snapshot.version - header.batch]
         if position is not None and position < end.position:
             return None
         state = await _decoded(codec, snapshot, header, sealed=sealed)
         if state is None or self._core.version(state) != snapshot.version:
-            return None
+            return self._ignore("its state cannot be read")
         self.state, self.first, self.at = state, header.first, end.at
         self.causes, self._batch, self._chain = header.causes, header.batch, snapshot.chain
         self.snapshot_bytes = len(snapshot.state)
         return page
+
+    def _ignore(self, why: str) -> None:
+        self.ignored = why
+        log.info("the snapshot of %s is ignored, and all its events are folded: %s", self.stream, why)
 
     async def snapshot(self) -> Snapshot | None:
         """Return a snapshot of what is folded; None = the kind has none, or this state cannot be kept.

@@ -202,6 +202,8 @@ async def test_a_snapshot_that_is_not_what_was_written_is_ignored(damage: str) -
     store.given = DAMAGE[damage](made)
     fold, whole = await from_snapshot(store)
     assert (fold.snapshot_bytes, facts(fold)) == (0, facts(whole))
+    assert fold.ignored
+    assert not whole.ignored
 
 
 async def test_a_snapshot_of_another_shape_of_state_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
