@@ -202,9 +202,10 @@ class Fold(Generic[S, E]):
         self.snapshot_bytes = len(snapshot.state)
         return page
 
-    def _ignore(self, why: str) -> None:
+    def _ignore(self, why: str) -> list[StoredEvent] | None:
         self.ignored = why
         log.info("the snapshot of %s is ignored, and all its events are folded: %s", self.stream, why)
+        return None
 
     async def snapshot(self) -> Snapshot | None:
         """Return a snapshot of what is folded; None = the kind has none, or this state cannot be kept.
