@@ -43,7 +43,7 @@ from refold.actors.kernel.ref import ActorRef
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import ProviderError
 from refold.events.model.context_window import ContextWindow
-from refold.events.model.messages import ModelRequest, ModelResponse, Usage, UsageDelta
+from refold.events.model.messages import NOTHING, ModelRequest, ModelResponse, Usage, UsageDelta
 from refold.events.model.payloads import restored
 from refold.events.session.commands import (
     RecordModelFailure,
@@ -205,7 +205,8 @@ class ModelActor(Actor):
             outgoing = outgoing.leaving_through(self._provider, streamed=wanted.configuration.streaming)
             calling.outgoing = outgoing
             try:
-                with self._in_flight(message, functools.partial(self._built, calling, wanted, outgoing)):
+                changed = outgoing.prepared != NOTHING
+                with self._in_flight(message, functools.partial(self._built, calling, wanted, outgoing), changed):
                     response = await self._answer(calling, outgoing.request)
                 return response, calling.outgoing
             except ProviderError as error:
@@ -224,7 +225,9 @@ class ModelActor(Actor):
         raise AssertionError("the last part is none, which returns or raises")
 
     @contextmanager
-    def _in_flight(self, message: StartModelCall, built: Callable[[], BuiltRequest]) -> Generator[None, None, None]:
+    def _in_flight(
+        self, message: StartModelCall, built: Callable[[], BuiltRequest], changed: bool = False
+    ) -> Generator[None, None, None]:
         """Have a request recorded that is not answered at once, and does not follow from the log; nobody waits."""
 
         def report() -> None:
@@ -232,7 +235,7 @@ class ModelActor(Actor):
             said = Envelope(command, payloads, vital=True, insist=True, cause=message.cause)
             teller(message.reply_to, said)()
 
-        if not message.wanted.configuration.builds_requests:
+        if not (changed or message.wanted.configuration.builds_requests):
             yield
             return
         timer = self.system.clock.call_later(IN_FLIGHT_S, report)

@@ -133,8 +133,8 @@ class ModelRequested(Event, frozen=True, kw_only=True, tag="session.model_reques
 class RequestBuilt(Event, frozen=True, kw_only=True, tag="session.request_built.v1"):
     """The request of a model call that is in flight, as user code or a memory may have changed it.
 
-    Only where `AgentConfiguration.builds_requests` says so, and where the answer does not come within a moment. It is
-    evidence for the time until then: nothing is decided from it, and nobody waits for it.
+    Only where `AgentConfiguration.builds_requests` says so, or a request had to be shortened, and where the answer does
+    not come within a moment. It is evidence for the time until then: nothing is decided from it, and nobody waits.
     """
 
     run: RunId

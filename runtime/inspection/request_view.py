@@ -139,7 +139,7 @@ def _of_call(events: Sequence[ev.SessionEvent], asked: int, session: str) -> _Fo
     state, before, end, built = fold(events[:asked]), asked, None, None
     while True:
         derived = RequestReference(configured=state.configured, messages=len(state.messages))
-        configuration = state.configuration
+        configuration, fits = state.configuration, state.fits
         if before == len(events):
             break
         event = events[before]
@@ -156,7 +156,7 @@ def _of_call(events: Sequence[ev.SessionEvent], asked: int, session: str) -> _Fo
         return found
     if built is not None:
         return built._replace(is_open=end is None)
-    if configuration is not None and configuration.builds_requests:
+    if fits or (configuration is not None and configuration.builds_requests):
         raise ConfigError(
             f"the request that version {asked} of session {session!r} wants is not in the log: the offer of tools, a "
             "memory, the context window or middleware was still at work on it, or its call had only just begun"

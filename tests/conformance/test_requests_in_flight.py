@@ -253,6 +253,31 @@ async def test_a_summary_that_has_come_is_not_taken_for_the_request_that_is_stil
         await sending
 
 
+async def test_a_request_that_was_shortened_for_the_provider_is_shown_as_it_left() -> None:
+    clock, gate, log = ManualClock(), asyncio.Event(), InMemoryStore()
+
+    async def wait(request: ModelRequest) -> str:
+        await gate.wait()
+        return "green"
+
+    too_long = ProviderError("too long", kind="context_too_long")
+    provider = ScriptedProvider([say("A story. " * 200), too_long, wait, wait])
+    async with AgentRuntime(asking(provider), log=log, clock=clock, inbox_poll_s=0) as runtime:
+        session = await runtime.session("s")
+        await session.send("Tell me a story.")
+        for text in ("Is it true?", "And now?"):
+            gate.clear()
+            sending = asyncio.create_task(session.send(text))
+            for _ in range(5):
+                await clock.advance(0.1)
+            recorded = await recorded_request(log, "s")
+            assert (shown(recorded.request), recorded.open) == (shown(provider.requests[-1]), True)
+            assert "A story" not in str(recorded.request.messages)
+            gate.set()
+            await clock.settle()
+            assert (await sending).outcome == Completed()
+
+
 async def test_every_attempt_has_its_request_and_what_the_log_keeps_apart_is_in_the_digest() -> None:
     large: list[TextBlock | ImageBlock] = [
         TextBlock(text="tea " * 30_000),
