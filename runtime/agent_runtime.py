@@ -13,12 +13,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, Unpack, overload
 
+from refold.actors.calls.policy import Policy
 from refold.actors.calls.protocols import Provider
 from refold.actors.effects import read_state
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import moved_after
 from refold.actors.kernel.system import ActorSystem
-from refold.agents.agent import Agent, AgentParts, agent_of, parts_and_rest
+from refold.agents.agent import Agent, AgentParts, ApprovalHandler, agent_of, parts_and_rest
 from refold.agents.skill import Skill, checked_skills
 from refold.context import RuntimeContext
 from refold.events.core.errors import CommandRejected, ConfigError
@@ -31,6 +32,7 @@ from refold.events.session.state import SessionState
 from refold.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
 from refold.options import RuntimeOptions, Settings, checked_options
+from refold.providers.function import ProviderFunction
 from refold.publishing.event_bus import Subscriber
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
@@ -53,7 +55,8 @@ class AgentRuntime:
 
     Args:
         agent: the agent's configuration, or a whole `Agent`.
-        provider: what answers model requests; with an `AgentConfig` only.
+        provider: what answers model requests: a provider, or a function of the prompt or the request, plain or async;
+            with an `AgentConfig` only.
         options: those below, all of them optional; times are in seconds. With an `AgentConfig` also the rest of an
             agent, such as `tools`: see `Agent`.
         log: where events go: a path, `":memory:"`, or an open event store, which its owner closes; default
@@ -98,18 +101,21 @@ class AgentRuntime:
     """
 
     @overload
-    def __init__(self, agent: AgentConfig, *, provider: Provider, **options: Unpack[RuntimeArguments]) -> None: ...
+    def __init__(
+        self, agent: AgentConfig, *, provider: Provider | ProviderFunction, **options: Unpack[RuntimeArguments]
+    ) -> None: ...
     @overload
     def __init__(self, agent: Agent, **options: Unpack[RuntimeOptions]) -> None: ...
     def __init__(
         self,
         agent: AgentConfig | Agent | None = None,
         *,
-        provider: Provider | None = None,
+        provider: Provider | ProviderFunction | None = None,
         **options: Unpack[RuntimeArguments],
     ) -> None:
         parts, rest = parts_and_rest(options)
         self.agent = agent_of(agent, provider, parts)
+        self.provider, self.policy, self.approval = self.agent.provider, self.agent.policy, self.agent.approval
         self.options = checked_options(rest)
         self._lifecycle = Lifecycle(self.agent, self.options)
         self.agents = self._lifecycle.agents.agents
@@ -325,6 +331,21 @@ class SyncRuntime:
     def agent(self) -> Agent:
         """The agent that it runs."""
         return self.asynchronous.agent
+
+    @property
+    def provider(self) -> Provider:
+        """What answers the agent's requests."""
+        return self.asynchronous.provider
+
+    @property
+    def policy(self) -> Policy | None:
+        """What judges the agent's calls; None = nothing."""
+        return self.asynchronous.policy
+
+    @property
+    def approval(self) -> ApprovalHandler | None:
+        """What decides about calls that wait for approval; None = people, by `decide`."""
+        return self.asynchronous.approval
 
     @property
     def agents(self) -> Mapping[str, Agent]:

@@ -40,6 +40,7 @@ DEFAULT_MAX_TURNS = 50
 DEFAULT_RESUMES_MAX = 3
 DEFAULT_RECOVERIES_MAX = 2
 DEFAULT_REJECTIONS_MAX = 2
+DEFAULT_EMPTY_ANSWERS_MAX = 2
 DEFAULT_TOOL_SILENCE_S = 120.0
 
 ErrorRecovery = Literal["stop", "retry"]
@@ -66,6 +67,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         approval_expiry_s: after how many seconds a call that waits for approval counts as denied; None = never.
         retry: how failed model calls that may be repeated are made again; None = not at all.
         rejections_max: how often in a row an answer that cannot be used is asked again, the model being told why, >= 0.
+        empty_answers_max: how often in a row an answer that says nothing, without a reason, is asked again, >= 0.
         budget: how much one run may spend; None = no limit.
         prices: what tokens cost, by model; a name stands for all models whose names begin with it.
         error_recovery: what becomes of a run when carrying out tool calls itself breaks, because a policy, a validator
@@ -93,6 +95,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     approval_expiry_s: float | None = None
     retry: RetryPolicy | None = None
     rejections_max: int = DEFAULT_REJECTIONS_MAX
+    empty_answers_max: int = DEFAULT_EMPTY_ANSWERS_MAX
     budget: Budget | None = None
     prices: dict[str, Price] = {}
     error_recovery: ErrorRecovery = "stop"
@@ -144,6 +147,7 @@ def _bounds_of_runs(config: AgentConfig) -> Bounds:
         ("approval_expiry_s", _is_none_or_seconds(config.approval_expiry_s), "None or a number of seconds above 0"),
         ("retry", isinstance(config.retry, RetryPolicy | None), "None or a RetryPolicy"),
         ("rejections_max", _is_count(config.rejections_max, 0), "an integer of at least 0"),
+        ("empty_answers_max", _is_count(config.empty_answers_max, 0), "an integer of at least 0"),
         ("budget", isinstance(config.budget, Budget | None), "None or a Budget"),
         (
             "prices",
@@ -238,6 +242,7 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     approval_expiry_s: float | None = None
     retry: RetryPolicy | None = None
     rejections_max: int = DEFAULT_REJECTIONS_MAX
+    empty_answers_max: int = DEFAULT_EMPTY_ANSWERS_MAX
     budget: Budget | None = None
     prices: dict[str, Price] = {}
     error_recovery: ErrorRecovery = "stop"

@@ -82,9 +82,6 @@ from refold.events.session.state import (
     running_calls,
 )
 
-EMPTY_ANSWERS_MAX = 2
-"""How often in a row an empty answer is asked again."""
-
 TRUNCATED_ANSWERS_MAX = 2
 """How often in a row an answer that was cut inside its tool calls is asked again."""
 
@@ -339,7 +336,7 @@ def _next_turn(state: SessionState, run: Run) -> list[ev.SessionEvent]:
 def _no_further_turn(state: SessionState, run: Run) -> ev.SessionEvent | None:
     configuration = state.configuration
     assert configuration is not None
-    if run.empty_answers > EMPTY_ANSWERS_MAX:
+    if run.empty_answers > configuration.empty_answers_max:
         return ev.RunFailed(
             run=run.id,
             kind="empty_answers",

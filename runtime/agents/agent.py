@@ -23,7 +23,6 @@ from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import PromptText, Recall, Recalling
 from refold.actors.calls.tool_context import ToolContext, calling_tool
-from refold.actors.calls.validation import checked_provider
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
 from refold.events.core.content import JsonObject
@@ -40,6 +39,7 @@ from refold.memory.graph import GraphStore
 from refold.memory.semantic import SemanticStore
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import RuntimeOptions
+from refold.providers.function import ProviderFunction, as_provider
 from refold.providers.react import in_protocol
 from refold.react.action import is_reserved
 from refold.sessions.structured_output import output_schema, with_output
@@ -76,7 +76,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         config: how it thinks: its model, its system prompt, its limits.
-        provider: answers its requests.
+        provider: answers its requests; or a function that does, given the prompt or the request (`as_provider`).
         tools: what its model may call.
         name: its AgentId; holds no slash.
         approval: decides about calls that wait for approval; None = they wait for `Session.decide` or `refold
@@ -122,7 +122,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if "/" in checked_identifier(self.name, "agent name"):
             raise ConfigError(f"the agent name {self.name!r} holds a slash; use a name without one")
-        checked_provider(self.provider)
+        msgspec.structs.force_setattr(self, "provider", as_provider(self.provider))
         for field in ("approval", "policy", "offer", "skill_prompter"):
             given = getattr(self, field)
             if given is not None and not callable(given):
@@ -415,7 +415,9 @@ def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts, RuntimeOpti
     return cast("AgentParts", parts), cast("RuntimeOptions", rest)
 
 
-def agent_of(given: AgentConfig | Agent | None, provider: Provider | None, parts: AgentParts) -> Agent:
+def agent_of(
+    given: AgentConfig | Agent | None, provider: Provider | ProviderFunction | None, parts: AgentParts
+) -> Agent:
     """Return the agent that a runtime is given, whole or in parts.
 
     Raises:
@@ -431,4 +433,4 @@ def agent_of(given: AgentConfig | Agent | None, provider: Provider | None, parts
     if provider is None:
         raise ConfigError("AgentRuntime needs a provider; for tests, ScriptedProvider plays a script")
     whole: AgentParts = {**parts, "tools": tuple(parts.get("tools", ()))}
-    return Agent(config=given, provider=provider, **whole)
+    return Agent(config=given, provider=as_provider(provider), **whole)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.providers.anthropic.provider import AnthropicProvider as AnthropicProvider
     from refold.providers.fallback import FallbackProvider as FallbackProvider
+    from refold.providers.function import FunctionProvider as FunctionProvider
+    from refold.providers.function import ProviderFunction as ProviderFunction
     from refold.providers.histories import WireHistory as WireHistory
     from refold.providers.histories import history_from_anthropic as history_from_anthropic
     from refold.providers.histories import history_from_openai as history_from_openai
@@ -37,6 +39,7 @@ else:
         {
             "refold.providers.anthropic.provider": "AnthropicProvider",
             "refold.providers.fallback": "FallbackProvider",
+            "refold.providers.function": "FunctionProvider ProviderFunction",
             "refold.providers.histories": (
                 "history_from_anthropic history_from_openai history_to_anthropic history_to_openai WireHistory"
             ),

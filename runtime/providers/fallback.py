@@ -19,12 +19,13 @@ from refold.actors.calls.protocols import Provider, StreamingProvider, StreamIte
 from refold.actors.calls.request import sent_digest
 from refold.actors.calls.results import lost_connection
 from refold.actors.calls.streaming import answer_stream, close_behind
-from refold.actors.calls.validation import checked_delta, checked_provider, checked_response
+from refold.actors.calls.validation import checked_delta, checked_response
 from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind
 from refold.events.model.messages import ModelRequest, ModelResponse, UsageDelta
 from refold.events.model.request import DIGEST_CHARACTERS
 from refold.memory.stream_object import stream_objects_of
+from refold.providers.function import ProviderFunction, as_provider
 from refold.providers.http.secrets import redactor_of
 from refold.resilience.breaker import CircuitBreaker
 
@@ -35,8 +36,8 @@ FALL_BACK_ON: tuple[ProviderErrorKind, ...] = tuple(
 )
 """Kinds of errors after which the next provider is asked: all that are not the request's own fault."""
 
-Alternative: TypeAlias = Provider | tuple[Provider, str]
-"""A provider, or one and the model to ask there instead of the agent's own."""
+Alternative: TypeAlias = Provider | ProviderFunction | tuple[Provider | ProviderFunction, str]
+"""A provider or a function that is one, or one and the model to ask there instead of the agent's own."""
 
 
 class FallbackProvider(StreamingProvider):
@@ -219,10 +220,9 @@ def _not_asked(refusal: CircuitOpen) -> ProviderError:
 
 def _alternative(given: Alternative) -> tuple[Provider, str | None]:
     provider, model = given if isinstance(given, tuple) else (given, None)
-    checked_provider(provider)
     if model is not None and not (isinstance(model, str) and model):
         raise ConfigError(f"a model beside a provider is its name, not {model!r:.80}")
-    return provider, model
+    return as_provider(provider), model
 
 
 def _for_model(request: ModelRequest, model: str | None) -> ModelRequest:

@@ -14,15 +14,16 @@ import msgspec
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
 from refold.actors.calls.request import sent_digest
 from refold.actors.calls.streaming import answer_stream, close_behind
-from refold.actors.calls.validation import checked_delta, checked_provider, checked_response
+from refold.actors.calls.validation import checked_delta, checked_response
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.core.errors import AgentLoopError
 from refold.events.model.configuration import Protocol, ToolSpec
 from refold.events.model.messages import ModelRequest, ModelResponse, ResponseContent, StopReason, TextDelta, ToolUse
 from refold.memory.stream_object import stream_objects_of
+from refold.providers.function import ProviderFunction, as_provider
 from refold.providers.http.secrets import redactor_of
-from refold.react.labels import labels_in, reasoning_in
+from refold.react.labels import reasoning_in
 from refold.react.prompt import THOUGHT_DATA, UNPARSED_DATA, said_data, text_request
 from refold.react.stream import StepPieces
 from refold.react.text import EXPECTED, ReActStep, call_of, parse_react_step, step_text
@@ -46,10 +47,10 @@ class ReActProvider(StreamingProvider):
         ConfigError: what is given is no provider.
     """
 
-    def __init__(self, provider: Provider, *, stop: bool = True) -> None:
-        self._provider = checked_provider(provider)
-        self.redactor = redactor_of(provider)
-        self.stream_objects = stream_objects_of(provider)
+    def __init__(self, provider: Provider | ProviderFunction, *, stop: bool = True) -> None:
+        self._provider = as_provider(provider)
+        self.redactor = redactor_of(self._provider)
+        self.stream_objects = stream_objects_of(self._provider)
         self._stop = stop
         self._text: tuple[ModelRequest, ModelRequest] | None = None
         """A request that is about to be sent, and the text that it becomes."""
@@ -130,8 +131,6 @@ def step_response(response: ModelResponse, tools: Sequence[ToolSpec]) -> ModelRe
     try:
         step = parse_react_step(text)
     except AgentLoopError as error:
-        if not tools and next(labels_in(text), None) is None:  # Where nothing can be called, a plain text is an answer.
-            return unparsed
         reason = CUT if response.stop_reason == "max_tokens" else str(error)
         return msgspec.structs.replace(unparsed, rejected=reason)
     if step.thought:

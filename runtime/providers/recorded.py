@@ -17,7 +17,6 @@ import msgspec
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
 from refold.actors.calls.request import sent_digest
 from refold.actors.calls.streaming import can_stream, close_behind
-from refold.actors.calls.validation import checked_provider
 from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
 from refold.events.core.content import AnswerContent, Json, JsonObject, is_json_object
 from refold.events.core.difference import first_difference
@@ -34,6 +33,7 @@ from refold.events.model.messages import (
     UsageDelta,
 )
 from refold.memory.stream_object import stream_objects_of
+from refold.providers.function import as_provider
 from refold.providers.http.secrets import DeltaRedactor, Redactor, Secret, redactor_of
 from refold.tools.dry_run import require_outside
 
@@ -235,7 +235,7 @@ class RecordingProvider(StreamingProvider):
     """
 
     def __init__(self, provider: Provider, path: str | os.PathLike[str], *, secrets: Iterable[Secret] = ()) -> None:
-        self._provider = checked_provider(provider)
+        self._provider = as_provider(provider)
         self.redactor = Redactor(secrets, [redactor_of(provider)])
         self.stream_objects = stream_objects_of(provider)
         self._cassette = CassetteWriter(path)

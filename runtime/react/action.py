@@ -16,6 +16,9 @@ from refold.react.lenient_json import read_call, read_json, read_keywords
 NAME_CHARACTERS_MAX = 256
 """An action's name is cut after so many characters; no tool has a longer one."""
 
+ANSWER = "FINAL_ANSWER"
+"""The label of a final answer, which models write as an action's name too."""
+
 FENCE = re.compile(r"```[\w+.-]{0,20}[ \t]*\r?\n?")
 """The line that opens a fenced block."""
 
@@ -39,7 +42,7 @@ class ParsedAction(NamedTuple):
     @property
     def is_answer(self) -> bool:
         """Whether the tool's name is the final answer's label."""
-        return folded(self.name) == "finalanswer"
+        return folded(self.name) == folded(ANSWER)
 
 
 def is_reserved(name: str) -> bool:
@@ -64,6 +67,9 @@ def action_at(text: str, labels: Sequence[Label]) -> ParsedAction | None:
     label, following = labels[0], labels[1:3]
     limit = following[0].start if following else len(text)
     start = _value_start(text, label.end, limit)
+    answer = _answer_at(text, start, labels)
+    if answer is not None:
+        return answer
     in_json = action_in_json(text, start) if text.startswith("{", start) else None
     if in_json is not None:
         return in_json
@@ -88,6 +94,52 @@ def action_at(text: str, labels: Sequence[Label]) -> ParsedAction | None:
     if text.startswith(("{", "```"), start):
         return ParsedAction(named.name, *_arguments(text, start, limit))
     return ParsedAction(named.name, {}, line_end, False)
+
+
+def _answer_at(text: str, start: int, labels: Sequence[Label]) -> ParsedAction | None:
+    """Return the final answer that is written as an action, such as `Action: Final Answer: 42`; None = it is none."""
+    label, following = labels[0], labels[1:3]
+    limit = following[0].start if following else len(text)
+    found = _ANSWER.match(text, start, limit)
+    if found is None:
+        return None
+    inline = _INLINE_INPUT.match(text, found.start("sign"), limit) or _PLAIN_INPUT.match(text, found.end(), limit)
+    answer = _answer_in(text, inline.end() if inline is not None else found.end(), limit)
+    for mark in (label.mark, found["opening"].translate(_MIRRORED)[::-1]):
+        answer = answer.removesuffix(mark).rstrip() if mark and mark not in found["closing"] else answer
+    if text.count("```", 0, label.start) % 2:  # The whole step stands in one fence.
+        answer = answer.removesuffix("```").rstrip()
+    if not answer and following and following[0].kind == "input":
+        limit = following[1].start if len(following) > 1 else len(text)
+        answer = _answer_in(text, following[0].end, limit)
+        answer = "" if answer.casefold() in _NO_INPUT else answer
+    return ParsedAction(ANSWER, answer, limit, limit < len(text))
+
+
+def _answer_in(text: str, start: int, limit: int) -> str:
+    """Return an answer without what stands around all of it: brackets, quotes, a fence, an object of one text."""
+    answer = text[start:limit].strip()
+    if answer.endswith("```") and answer.count("```") == 2 and (fence := FENCE.match(answer)) is not None:
+        answer = answer[fence.end() : -3].strip()
+    value = read_json(answer) if answer.startswith(("{", '"')) else None
+    if value is not None and not answer[value[1] :].strip():
+        return text_of_answer(_as_arguments(value[0]))
+    call = read_call(answer, 0) if answer.startswith("(") else None
+    if call is not None and call.end == len(answer) and [*map(type, call.positional)] == [str] and not call.named:
+        return str(call.positional[0])
+    if answer[:1] + answer[-1:] in ("()", "[]") and not set(answer[1:-1]) & set(answer[0] + answer[-1]):
+        return answer[1:-1].strip()
+    return answer
+
+
+def text_of_answer(arguments: JsonObject | str) -> str:
+    """Return the final answer that the arguments of an action are: the one text in them, or their JSON."""
+    if isinstance(arguments, str):
+        return arguments.strip()
+    values = list(arguments.values())
+    if len(values) == 1 and isinstance(values[0], str):
+        return values[0].strip()
+    return json.dumps(arguments, ensure_ascii=False) if arguments else ""
 
 
 def action_in_json(text: str, at: int) -> ParsedAction | None:
@@ -197,6 +249,12 @@ def _rest_of_line(text: str, at: int) -> str:
     return text[at : end if end >= 0 else len(text)]
 
 
+_ANSWER = re.compile(
+    r"(?P<opening>[`\"'*_\[<(]{0,4})final[ \t_-]{0,2}answer(?P<closing>[`\"'*_\]>)]{0,4})(?!\w|[-./]\w)[ \t]{0,4}"
+    r"(?P<sign>(?:[:=,;\uff1a\u2013\u2014]|[-=]>|[.-](?=\s|$))?)(?:[`*_]{1,4}(?=\s))?",
+    re.IGNORECASE | re.ASCII,
+)
+_MIRRORED = str.maketrans("[<(", "]>)")
 _JOINERS = re.compile(r"[\s_\-.]")
 _NAME = re.compile(r"(?P<opening>[`\"'*\[<]{0,4})(?P<name>\w[\w.\-/]{0,255})")
 _CLOSING = re.compile(r"[`\"'*\]>]{0,4}")

@@ -16,7 +16,7 @@ import msgspec
 from refold.events.core.content import JsonObject, is_json_object
 from refold.events.core.errors import AgentLoopError
 from refold.events.model.configuration import ToolSpec
-from refold.react.action import FENCE, ParsedAction, action_at, action_in_json, folded
+from refold.react.action import FENCE, ParsedAction, action_at, action_in_json, folded, text_of_answer
 from refold.react.labels import Label, label_inside, labels_in, reasoning_end
 from refold.react.lenient_json import read_json
 
@@ -73,6 +73,10 @@ def parse_react_step(text: str) -> ReActStep:
             raise _problem("The answer has an Action Input and no Action before it.")
         if label.kind == "action":
             action = action_at(text, labels[place : place + 3])
+            named_below = place + 1 < len(labels) and labels[place + 1].kind == "answer"
+            if named_below and (action is None or (action.is_answer and not action.arguments)):
+                at = labels[place + 1].start
+                continue
             if action is None:
                 raise _problem("The answer has an Action that names no tool.")
             if not action.is_none:
@@ -143,7 +147,7 @@ def _acted(text: str, action: ParsedAction, following: Sequence[Label], thought:
         cut = invented
     said, closed = text[:cut].strip(), action.complete or cut < len(text)
     if action.is_answer:
-        return _final(thought, _answer_in(action.arguments), said=said, closed=closed)
+        return _final(thought, text_of_answer(action.arguments), said=said, closed=closed)
     return ReActStep(thought=thought, action=action.name, arguments=action.arguments, said=said, closed=closed)
 
 
@@ -176,15 +180,6 @@ def _final(thought: str, answer: str, *, said: str, closed: bool) -> ReActStep:
     return ReActStep(thought=thought, final_answer=answer, said=said, closed=closed)
 
 
-def _answer_in(arguments: JsonObject | str) -> str:
-    if isinstance(arguments, str):
-        return arguments.strip()
-    values = list(arguments.values())
-    if len(values) == 1 and isinstance(values[0], str):
-        return values[0].strip()
-    return json.dumps(arguments, ensure_ascii=False) if arguments else ""
-
-
 def _step_on_one_line(text: str, at: int, thoughts: Sequence[str]) -> ReActStep | None:
     """Return the step of an answer in which the only label that decides stands behind a sentence, if it is certain."""
     label = label_inside(text, at)
@@ -194,7 +189,9 @@ def _step_on_one_line(text: str, at: int, thoughts: Sequence[str]) -> ReActStep 
     if label.kind == "answer":
         return _answered(text, label, thought)
     action = action_at(text, [label])
-    if action is None or action.is_none or not action.complete or not is_json_object(action.arguments):
+    if action is None or action.is_none:
+        return None
+    if not action.is_answer and not (action.complete and is_json_object(action.arguments)):
         return None
     return _acted(text, action, (), thought)
 
@@ -218,5 +215,5 @@ def _step_in_json(text: str) -> ReActStep | None:
     if action is None or action.is_none:
         return None
     if action.is_answer:
-        return _final(thought, _answer_in(action.arguments), said=said, closed=True)
+        return _final(thought, text_of_answer(action.arguments), said=said, closed=True)
     return ReActStep(thought=thought, action=action.name, arguments=action.arguments, said=said, closed=True)

@@ -178,9 +178,14 @@ ENDS = {
         history=["user: go", "use look", "result: saw it", "assistant: done"],
         requests={1: ["user: go"]},
     ),
-    "A15: empty answers end the run when three come in a row": Case(
-        [*EMPTY[:3], say("next")], [send("go", Fails("empty_answers", "3 empty answers")), send("more", "next")]
-    ),
+    **{
+        f"A15: empty answers end the run when too many come in a row, {most}": Case(
+            [*[EMPTY[0]] * (most + 1), say("next")],
+            [send("go", Fails("empty_answers", f"{most + 1} empty answers")), send("more", "next")],
+            config={} if most == 2 else {"empty_answers_max": most},
+        )
+        for most in (2, 0, 4)
+    },
     "T02: a refusal without a word is one call, and its reason is told": Case(
         [ModelResponse(content=(), stop_reason="refusal", stop_details=DECLINED), say("next")],
         [

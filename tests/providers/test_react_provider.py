@@ -142,10 +142,11 @@ async def test_a_thought_that_is_cut_is_rejected_as_cut() -> None:
     assert answer.stop_reason == "max_tokens"
 
 
-async def test_a_plain_text_is_an_answer_where_there_are_no_tools() -> None:
-    answer = await answer_to("It is sunny.", NO_TOOLS)
-    assert (answer.rejected, answer.content) == ("", (TextBlock(text="It is sunny.", provider_data=UNPARSED_DATA),))
-    assert (await answer_to("Thought: hm", NO_TOOLS)).rejected
+@pytest.mark.parametrize("text", ["It is sunny.", "Provider error: connection refused", "Thought: hm"])
+async def test_a_text_that_is_no_step_is_none_where_there_are_no_tools_either(text: str) -> None:
+    answer = await answer_to(text, NO_TOOLS)
+    assert answer.content == (TextBlock(text=text, provider_data=UNPARSED_DATA),)
+    assert answer.rejected.startswith("The answer has neither an Action nor a FINAL_ANSWER")
 
 
 async def test_a_refusal_is_an_answer() -> None:

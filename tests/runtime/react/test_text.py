@@ -52,6 +52,52 @@ def test_a_text_is_read_as_a_step_or_refused_with_what_was_expected(text: str, e
     assert step.final_answer == expected.get("answer")
 
 
+NAMES = ["FINAL_ANSWER", "Final Answer", "final_answer", "final answer", "FinalAnswer", "FINAL-ANSWER"]
+WRITTEN = [
+    *["Action: {} 42", "action: {} 42", "ACTION: {}: 42", "Action:{}:42", "Action: {} = 42", "Action: {} - 42"],
+    *["Action: {}(42)", 'Action: {}("42")', "Action: {}[42]", "Action: {} (42)", "Action: [{}] 42", "Action: <{}> 42"],
+    *["Action: {}, Action Input: 42", "Action: {} Action Input: 42", "Action: {}\nAction Input: 42"],
+    *["Action: {}\nInput: 42", "Action: {}:\nAction Input: 42", 'Action: {}\nAction Input: {{"answer": "42"}}'],
+    *['Action: {} {{"answer": "42"}}', "Action: {} 42\nAction Input: None", "Action: {} 42\nAction Input: {{}}"],
+    *["Action: {}\n42", "Action: {}:\n\n42", "Action:\n{} 42", "Action: {}\n{}: 42", "Action:\n{}: 42"],
+    *["**Action:** {} 42", "**Action: {} 42**", "**Action**: **{}** 42", "Action: `{}` 42", "Action: `{} 42`"],
+    *["Action: **{}:** 42", "Action: __{}__: 42", "### Action: {} 42", "> Action: {} 42", "Action 1: {} 42"],
+    *['Action: "{}" 42', "```\nAction: {} 42\n```", "Action: {}\n```\n42\n```", "Action\uff1a{}\uff1a42"],
+    *["Action: {} 42\nObservation: 7", "I know. Action: {} 42", "Thought: t\nAction: {} 42"],
+]
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_final_answer_may_be_an_action_in_every_spelling(written: str) -> None:
+    for name in NAMES:
+        step = parse_react_step(written.format(name, name))
+        assert (step.action, step.final_answer) == (None, "42"), name
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Action: FINAL_ANSWER Two lines:\n\n- a\n- b (c)", "Two lines:\n\n- a\n- b (c)"),
+        ("Action: FINAL_ANSWER (a) and (b)", "(a) and (b)"),
+        ("Action: FINAL_ANSWER: **42** it is", "**42** it is"),
+        ("Action: FINAL_ANSWER -42", "-42"),
+        ("Action: FINAL_ANSWER {42}", "{42}"),
+        ('Action: FINAL_ANSWER\nAction Input: {"a": 1, "b": 2}', '{"a": 1, "b": 2}'),
+        ("Action: FINAL_ANSWER x = 1", "x = 1"),
+        ("Action: FINAL_ANSWER ```py\nx\n``` runs.", "```py\nx\n``` runs."),
+    ],
+)
+def test_an_answer_that_is_an_action_is_all_that_was_said(text: str, answer: str) -> None:
+    assert parse_react_step(text).final_answer == answer
+
+
+@pytest.mark.parametrize(
+    "name", ["final_answer_check", "final_answers", "final-answer-2", "final_answer.x", "my_final_answer"]
+)
+def test_a_tool_whose_name_only_begins_or_ends_like_an_answer_is_one(name: str) -> None:
+    assert parse_react_step(f"Action: {name}\nAction Input: {{}}").action == name
+
+
 @pytest.mark.parametrize(
     ("text", "said", "closed"),
     [

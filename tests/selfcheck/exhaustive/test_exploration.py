@@ -12,8 +12,8 @@ from refold.events.session.commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session.events import RunFailed
-from refold.events.session.state import SessionState
+from refold.events.session.events import RunFailed, SessionEvent
+from refold.events.session.state import Run, SessionState
 from tests.selfcheck.exhaustive import exploration
 from tests.selfcheck.exhaustive.enabled_commands import TOOL_NAMES
 from tests.selfcheck.exhaustive.exploration import explore
@@ -44,7 +44,17 @@ def test_a_larger_scope_has_more_states() -> None:
 
 @pytest.mark.slow
 def test_a_fault_is_shown_with_the_fewest_commands_that_lead_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_decisions, "EMPTY_ANSWERS_MAX", 1)
+    right = session_decisions._no_further_turn
+
+    def one_early(state: SessionState, run: Run) -> SessionEvent | None:
+        more = int(run.empty_answers > 0)
+        run.empty_answers += more
+        try:
+            return right(state, run)
+        finally:
+            run.empty_answers -= more
+
+    monkeypatch.setattr(session_decisions, "_no_further_turn", one_early)
     found = explore(STUBBORN).counterexamples
     assert list(found) == ["OUTCOME"]
     example = found["OUTCOME"]
