@@ -27,6 +27,7 @@ from tests.golden import (
     record_requests,
     record_retries,
     record_stores,
+    record_uses,
 )
 from tests.golden.record_stores import CORES, Stores
 
@@ -45,7 +46,7 @@ OF_TODAYS_CORE = [golden for golden in GOLDEN if core_of(golden) == CORE_VERSION
 WITH_STORES = [golden for golden in GOLDEN if golden.stem.endswith("-stores")]
 """Logs of all that lives beside sessions."""
 
-WITH_STATES = [*WITH_STORES, *(golden for golden in GOLDEN if golden.stem.endswith("-breakers"))]
+WITH_STATES = [*WITH_STORES, *(golden for golden in GOLDEN if golden.stem.endswith(("-breakers", "-uses")))]
 """Logs beside which the states of that are."""
 
 OF_AN_AGENT = [golden for golden in GOLDEN if re.search(r"-[a-z]+$", golden.stem)]
@@ -65,6 +66,8 @@ def agent_of(golden: Path) -> Agent:
             return record_retries.clerk([])
         case "breakers":
             return record_breakers.forecaster()
+        case "uses":
+            return record_uses.keeper()
         case _:
             return record_agent.desk(own=[], translator=[], counter=[])
 

@@ -1,7 +1,8 @@
-"""The four functions of a working memory: a few texts by key, of which the one set longest ago goes first.
+"""The four functions of a working memory: a few texts by key, of which the one used longest ago goes first.
 
-Read `refold.events.core.pure_core` first. The rule: only setting a key makes it the newest; looking at it changes
-nothing, so what is kept follows from the recorded events alone.
+Read `refold.events.core.pure_core` first. The rule: setting a key and looking at it make it the newest, and both are
+recorded, so what is kept follows from the recorded events alone. The cheapest record of a look is none where it changes
+no order: looking at the newest key again, or at all of them, as a prompt does, leaves no event.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,12 @@ class SetItem(KeyedCommand, frozen=True, kw_only=True):
     value: str
 
 
+class UseItem(KeyedCommand, frozen=True, kw_only=True):
+    """Note that what is under a key was looked at, which makes it the newest."""
+
+    name: str
+
+
 class RemoveItem(KeyedCommand, frozen=True, kw_only=True):
     """Let go of what is under a key."""
 
@@ -46,7 +53,7 @@ class ChangeRoom(KeyedCommand, frozen=True, kw_only=True):
     """At least 1."""
 
 
-WorkingCommand = SetItem | RemoveItem | ClearItems | ChangeRoom
+WorkingCommand = SetItem | UseItem | RemoveItem | ClearItems | ChangeRoom
 
 
 class ItemSet(KeyedEvent, frozen=True, kw_only=True, tag="working.item_set.v1"):
@@ -54,6 +61,12 @@ class ItemSet(KeyedEvent, frozen=True, kw_only=True, tag="working.item_set.v1"):
 
     name: str
     value: str
+
+
+class ItemUsed(KeyedEvent, frozen=True, kw_only=True, tag="working.item_used.v1"):
+    """What is under a key, which was not the newest, was looked at."""
+
+    name: str
 
 
 class ItemsForgotten(KeyedEvent, frozen=True, kw_only=True, tag="working.items_forgotten.v1"):
@@ -78,14 +91,14 @@ class RoomChanged(KeyedEvent, frozen=True, kw_only=True, tag="working.room_chang
     capacity: int
 
 
-WorkingEvent = ItemSet | ItemsForgotten | ItemRemoved | ItemsCleared | RoomChanged
+WorkingEvent = ItemSet | ItemUsed | ItemsForgotten | ItemRemoved | ItemsCleared | RoomChanged
 
 
 class Items(State):
     """What a working memory's events add up to."""
 
     items: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    """The newest last."""
+    """What was used last is last."""
     capacity: int | None = None
     """None = it was not said."""
 
@@ -117,6 +130,9 @@ class WorkingCore(PureCore[Items, WorkingCommand, WorkingEvent]):
             case SetItem(name=name, value=value):
                 check_item(command)
                 return ItemSet(name=name, value=value)
+            case UseItem(name=name):
+                is_newest = name == next(reversed(state.items), None)
+                return Recorded(0) if is_newest or name not in state.items else ItemUsed(name=name)
             case RemoveItem(name=name):
                 return ItemRemoved(name=name) if name in state.items else Recorded(0)
             case ClearItems():
@@ -133,6 +149,8 @@ class WorkingCore(PureCore[Items, WorkingCommand, WorkingEvent]):
             case ItemSet(name=name, value=value):
                 state.items.pop(name, None)
                 state.items[name] = value
+            case ItemUsed(name=name):
+                state.items[name] = state.items.pop(name)
             case ItemsForgotten(names=names):
                 for name in names:
                     del state.items[name]

@@ -17,6 +17,7 @@ from refold.events.kinds.working_memory import (
     Items,
     RemoveItem,
     SetItem,
+    UseItem,
     WorkingCommand,
     WorkingEvent,
     check_item,
@@ -31,8 +32,8 @@ HEADING = "Working memory:"
 class WorkingMemory(StreamObject[Items, WorkingCommand, WorkingEvent]):
     """A working memory: `working.set("city", "Lisbon")`.
 
-    There is room for `capacity` keys; beyond it the key goes that was set longest ago. Looking at a key does not make
-    it newer.
+    There is room for `capacity` keys; beyond it the key goes that was used longest ago: set, or looked at with `get`.
+    A look at any but the newest key is recorded, and nobody waits for that; `items` and a prompt use all keys alike.
 
     Args:
         capacity: most keys, >= 1.
@@ -70,9 +71,12 @@ class WorkingMemory(StreamObject[Items, WorkingCommand, WorkingEvent]):
         return self.perform(command).map(lambda _: None)
 
     def get(self, name: str) -> ActorFuture[str | None]:
-        """Return what is kept under a name, or None."""
+        """Return what is kept under a name, or None; which makes it the one used last."""
         wanted = given_text(name, "a key")
-        return self.read(lambda state: state.items.get(wanted))
+        found = self.read(lambda state: state.items.get(wanted))
+        if not self._past:
+            self.tell(UseItem(name=wanted))
+        return found
 
     def remove(self, name: str, *, key: str | None = None) -> ActorFuture[bool]:
         """Drop what is kept under a name; returns whether there was something."""
@@ -85,13 +89,13 @@ class WorkingMemory(StreamObject[Items, WorkingCommand, WorkingEvent]):
         return self.perform(ClearItems(key=key)).map(lambda _: None)
 
     def items(self) -> ActorFuture[dict[str, str]]:
-        """Return everything by name; what was set longest ago, and goes next, comes first."""
+        """Return everything by name; what was used longest ago, and goes next, comes first."""
         return self.read(lambda state: state.items)
 
     def prompt_text(self) -> ActorFuture[str]:
         """Return what is appended to a prompt: a heading and a line `- name: value` each; nothing where it is empty.
 
-        What was set longest ago comes first. Further lines of a name or value are indented, so that a text cannot pass
+        What was used longest ago comes first. Further lines of a name or value are indented, so that a text cannot pass
         for another item.
         """
         return self.read(lambda state: _prompt_text(state.items))
