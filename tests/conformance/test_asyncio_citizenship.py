@@ -282,23 +282,6 @@ async def test_a_caller_cancelled_while_the_log_writes_waits_for_it_and_ends_can
         await assert_nothing_is_pending(log)
 
 
-async def test_a_caller_cancelled_in_the_queue_leaves_the_run_before_it_alone(log: EventStore) -> None:
-    held = HeldAnswer("first")
-    provider = ScriptedProvider([held, say("third")])
-    async with runtime_of(log, provider) as runtime:
-        session = await runtime.session("s")
-        first, second, third = (asyncio.create_task(session.send(text)) for text in ("one", "two", "three"))
-        await held.asked.wait()
-        await session.history()
-        second.cancel()
-        await cancelled(second)
-        assert not first.done()
-        held.gate.set()
-        assert [(await first).text, (await third).text] == ["first", "third"]
-        await assert_ended(session, "RunCompleted", "RunCancelled", "RunCompleted")
-    assert len(provider.requests) == 2
-
-
 @pytest.mark.parametrize("times", [2, 3, 10])
 async def test_a_caller_may_be_cancelled_several_times_and_take_it_back_and_go_on(log: EventStore, times: int) -> None:
     async def stubborn(session: Session) -> str:
@@ -730,20 +713,6 @@ async def test_leaving_by_an_error_of_the_body_passes_it_on_and_ends_the_sends_o
     assert [type(error) for error in caught.value.exceptions] == [KeyError]
     assert sending[0].cancelled()
     await assert_nothing_is_pending(log)
-
-
-async def test_the_same_caller_may_be_cancelled_again_and_again_on_one_session(log: EventStore) -> None:
-    held = HeldAnswer("never")
-    async with runtime_of(log, Answering(held)) as runtime:
-        session = await runtime.session("s")
-        for _ in range(5):
-            held.asked.clear()
-            sending = asyncio.create_task(session.send("go"))
-            await held.asked.wait()
-            sending.cancel()
-            await cancelled(sending)
-        await assert_ended(session, *["RunCancelled"] * 5)
-        assert [message.text for message in await session.history()] == ["go"] * 5
 
 
 async def test_other_waits_of_a_session_may_be_cancelled_and_do_what_they_were_asked_for() -> None:

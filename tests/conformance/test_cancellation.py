@@ -44,17 +44,7 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
-from refold.events.session.events import (
-    CancelRequested,
-    InputQueued,
-    RetryScheduled,
-    RunCancelled,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolResultLate,
-)
+from refold.events.session import events as ev
 from refold.events.session.invariants import check_events
 from refold.stores import EventStore, SQLiteStore
 from tests.conformance.cases import Case, Play, after, crashing, play_case, play_with_crashes, played
@@ -210,14 +200,14 @@ def thread() -> Place:
 
 
 def approval_awaited() -> Place:
-    return Place([use("pay")], lambda seen: seen.first(ToolApprovalRequested), [CANCELLED_TEXT], [pay])
+    return Place([use("pay")], lambda seen: seen.first(ev.ToolApprovalRequested), [CANCELLED_TEXT], [pay])
 
 
 def approval_awaited_beside_a_call() -> Place:
     parked = Parked()
 
     async def ready(seen: Seen) -> None:
-        await seen.first(ToolApprovalRequested)
+        await seen.first(ev.ToolApprovalRequested)
         await parked.until(1)
 
     return Place([[*park("a"), use("pay")]], ready, [CANCELLED_TEXT] * 2, [pay, parked.park])
@@ -226,7 +216,7 @@ def approval_awaited_beside_a_call() -> Place:
 def retry_awaited() -> Place:
     overloaded = ProviderError("overloaded", kind="overloaded", retryable=True)
     config = AgentConfig(model="m", retry=RetryPolicy(base_s=50))
-    return Place([overloaded], lambda seen: seen.first(RetryScheduled), config=config)
+    return Place([overloaded], lambda seen: seen.first(ev.RetryScheduled), config=config)
 
 
 PLACES: dict[str, Callable[[], Place]] = {
@@ -262,7 +252,7 @@ async def test_b1_b5_b6_b8_b9_b16_g07_m04_a_run_is_cancelled_wherever_it_is_and_
         events = [item.event for item in recorded]
         assert check_events(events, "session/s") == [], "the balanced history is in the store when the caller is told"
         assert [item.event for item in seen.recorded] == events, "what is published is durable, and all of it is"
-        batch = next(item.batch for item in recorded if isinstance(item.event, RunCancelled))
+        batch = next(item.batch for item in recorded if isinstance(item.event, ev.RunCancelled))
         assert [type(item.event).__name__ for item in recorded if item.batch == batch] == [
             "CancelRequested",
             *["ToolCallFailed"] * place.results.count(CANCELLED_TEXT),
@@ -271,7 +261,7 @@ async def test_b1_b5_b6_b8_b9_b16_g07_m04_a_run_is_cancelled_wherever_it_is_and_
         state = await session.state_at()
         assert (state.run, state.turn) == (None, None)
         assert len(provider.requests) == place.asks
-        for asked in await events_of(session, ToolApprovalRequested):
+        for asked in await events_of(session, ev.ToolApprovalRequested):
             with pytest.raises(CommandRejected, match="does not wait"):
                 await session.decide(asked.call, allow=True)
         await assert_cancelled_and_usable(session, provider, outcome, place.results)
@@ -284,7 +274,7 @@ async def test_b16_a_run_that_an_input_has_joined_is_cancelled_wherever_it_is(lo
         callers = [asyncio.create_task(session.send("go"))]
         await place.ready(seen)
         callers.append(asyncio.create_task(session.send("also this", now=True)))
-        await seen.first(InputQueued, 2)
+        await seen.first(ev.InputQueued, 2)
         await session.cancel()
         assert [(await caller).outcome for caller in callers] == [Cancelled()] * 2
         assert [block.text for block in await results_of(session)] == place.results
@@ -374,7 +364,7 @@ CASES = {
         [park("a", "b")],
         [
             [begin(token=True), begun(2), cancel_token("enough"), does(cancel_often), cancel_token("too late")],
-            [ends(Cancelled()), cancel(), recorded(CancelRequested, "reason", "enough")],
+            [ends(Cancelled()), cancel(), recorded(ev.CancelRequested, "reason", "enough")],
         ],
         events=["...", "CancelRequested", "ToolCallFailed", "ToolCallFailed", "RunCancelled"],
         count={"CancelRequested": 1},
@@ -444,7 +434,7 @@ async def test_b1_b19_a04_tools_that_ignore_cancellation_are_abandoned_counted_a
         seen = Seen(runtime, session)
         ready = begun.wait if in_thread else lambda: parked.until(3)
         cancelling = asyncio.create_task(WAYS_TO_CANCEL[way](session, ready))
-        await seen.first(RunCancelled)
+        await seen.first(ev.RunCancelled)
         stored = SESSION_CODEC.decode_all(await log.read_stream("session/s"))
         assert check_events(stored, "session/s") == [], "the bodies still run, and the log is balanced already"
         await clock.advance(4.9)
@@ -453,14 +443,14 @@ async def test_b1_b19_a04_tools_that_ignore_cancellation_are_abandoned_counted_a
         await clock.advance(0.2)
         outcome = await cancelling
         await assert_cancelled_and_usable(session, provider, outcome, [CANCELLED_TEXT] * len(names))
-        failed = await events_of(session, ToolCallFailed)
+        failed = await events_of(session, ev.ToolCallFailed)
         assert [(event.kind, event.started) for event in failed] == [("cancelled", True)] * len(names)
         assert len({event.call for event in failed}) == len(names)
         while await abandoned_in(log, "ignore") < len(names):  # noqa: ASYNC110 - What a reader of the log would do.
             await asyncio.sleep(0)
         gate.set()
         parked.gate.set()
-        late = await seen.first(ToolResultLate, len(names))
+        late = await seen.first(ev.ToolResultLate, len(names))
         assert sorted(event.content[0].text for event in late) == [f"{name} returned" for name in names]
         assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT] * len(names)
     assert await abandoned_in(log, "ignore") == len(names)
@@ -489,13 +479,13 @@ async def test_b7_a_tool_sees_its_token_once_and_of_its_own_result_and_the_cance
         sending = asyncio.create_task(session.send("go", cancel=token))
         await parked.until(1)
         if not late:
-            await seen.first(ToolCallCompleted)
+            await seen.first(ev.ToolCallCompleted)
         token.cancel()
         assert (await sending).outcome == Cancelled()
         assert saw == ["token"] * late
         texts = [block.text for block in await results_of(session)]
         assert texts == [CANCELLED_TEXT if late else "my own", CANCELLED_TEXT]
-        assert len(await events_of(session, ToolResultLate)) == late
+        assert len(await events_of(session, ev.ToolResultLate)) == late
         assert (await session.send("more")).text == "after"
 
 
@@ -515,7 +505,7 @@ async def test_a_cancelled_tool_that_is_silent_past_its_timeout_is_not_said_to_h
         await parked.until(1)
         await clock.settle()
         cancelling = asyncio.create_task(session.cancel())
-        await seen.first(RunCancelled)
+        await seen.first(ev.RunCancelled)
         await clock.advance(4)
         assert not sending.done()
         await clock.advance(1.1)
@@ -523,7 +513,7 @@ async def test_a_cancelled_tool_that_is_silent_past_its_timeout_is_not_said_to_h
         assert (await sending).outcome == Cancelled()
         assert "ToolResultLate" not in await types_of(session)
         parked.gate.set()
-        await seen.first(ToolResultLate)
+        await seen.first(ev.ToolResultLate)
         assert await abandoned_in(log, "ignore") == 1
 
 
@@ -532,7 +522,7 @@ async def test_two_calls_cancelled_before_their_bodies_begin_end_at_once(log: Ev
     async with opened(log, [use("park", {"name": name}) for name in "ab"], tools=[parked.park]) as (runtime, session):
 
         def when_started(recorded: Any) -> None:
-            if isinstance(recorded.event, ToolCallStarted):
+            if isinstance(recorded.event, ev.ToolCallStarted):
                 token.cancel()
 
         runtime.subscribe(when_started)
@@ -589,7 +579,7 @@ async def test_who_sends_again_what_was_just_cancelled_is_told_no_earlier_than_o
         first = asyncio.create_task(session.send("go", key="k"))
         await parked.until(1)
         cancelling = asyncio.create_task(session.cancel())
-        await seen.first(RunCancelled)
+        await seen.first(ev.RunCancelled)
         again = asyncio.create_task(session.send("go", key="k"))
         for _ in range(50):
             await asyncio.sleep(0)
@@ -646,8 +636,8 @@ async def test_b13_two_sessions_at_once_share_no_message_no_event_and_no_approva
         seen = {session.id: Seen(runtime, session) for session in (one, other)}
         runs = [asyncio.create_task(session.send(session.id)) for session in (one, other)]
         await parked.until(2)
-        (asked,) = await seen[one.id].first(ToolApprovalRequested)
-        await seen[other.id].first(ToolApprovalRequested)
+        (asked,) = await seen[one.id].first(ev.ToolApprovalRequested)
+        await seen[other.id].first(ev.ToolApprovalRequested)
         assert [waiting.call for waiting in await one.approvals()] == [asked.call]
         await one.decide(asked.call, allow=True, always=True, key="the same key")
         assert len(await other.approvals()) == 1, "what one session allows, and always, is not allowed in another"
@@ -655,7 +645,7 @@ async def test_b13_two_sessions_at_once_share_no_message_no_event_and_no_approva
         await other.decide(theirs.call, allow=False, reason="not here", key="the same key")
         parked.gate.set()
         assert (await runs[0]).text == "first is done"
-        (again,) = (await seen[other.id].first(ToolApprovalRequested, 2))[1:]
+        (again,) = (await seen[other.id].first(ev.ToolApprovalRequested, 2))[1:]
         await other.decide(again.call, allow=True)
         assert (await runs[1]).text == "other is done"
         for session, foreign in ((one, "other"), (other, "first")):
@@ -777,7 +767,7 @@ async def test_b17_closing_with_cancel_ends_every_open_run_and_those_that_wait(l
         sending = [asyncio.create_task(one.send("work")), asyncio.create_task(one.send("work"))]
         sending.append(asyncio.create_task(two.send("pay")))
         await parked.until(1)
-        await waiting.first(ToolApprovalRequested)
+        await waiting.first(ev.ToolApprovalRequested)
         await runtime.close(cancel=True)
         assert [(await task).outcome for task in sending] == [Cancelled()] * 3
     for stream in ("session/one", "session/two"):
@@ -793,7 +783,7 @@ async def test_b17_closing_with_cancel_ends_a_run_of_before_that_waits_for_an_ap
     async with opened(log, use("pay"), tools=[pay]) as (runtime, session):
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
-        await seen.first(ToolApprovalRequested)
+        await seen.first(ev.ToolApprovalRequested)
         if reminder:
             await session.remind("much later", at=datetime(2100, 1, 1, tzinfo=UTC))
     await asyncio.gather(sending, return_exceptions=True)

@@ -28,13 +28,7 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events.model.context_window import SUMMARY_HEADING, SUMMARY_PROMPT, about_tokens, message_tokens
-from refold.events.session.events import (
-    ContextPrepared,
-    InputQueued,
-    ModelInterrupted,
-    ModelResponded,
-    ToolApprovalRequested,
-)
+from refold.events.session import events as ev
 from refold.events.session.invariants import check_history
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.failing_store import FailingStore
@@ -112,7 +106,7 @@ async def test_a_summary_stands_for_the_beginning_and_the_log_has_both(log: Even
     model = Model()
     async with opened(log, provider=model, config=CONFIG, context=policy()) as (_, session):
         await talk(session, 7)
-        (prepared,) = await events_of(session, ContextPrepared)
+        (prepared,) = await events_of(session, ev.ContextPrepared)
         assert prepared.usage == SHORT
         assert shown(prepared.summary) == [f"user: {SUMMARY_HEADING}\n\nThey talked."]
         assert shown(await session.history())[0] == f"user: {SUMMARY_HEADING}\n\nThey talked."
@@ -160,9 +154,9 @@ async def test_case_a11_a_call_that_waits_for_approval_outlives_compaction(memor
             await session.send(f"before {number}")
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("Pay."))
-        (waiting,) = await seen.first(ToolApprovalRequested)
+        (waiting,) = await seen.first(ev.ToolApprovalRequested)
         chats = [asyncio.create_task(session.send(f"{number} " + "x" * 60, now=True)) for number in range(10)]
-        await seen.first(InputQueued, 11)
+        await seen.first(ev.InputQueued, 11)
         await session.decide(waiting.call, allow=True)
         assert (await sending).text == "Paid."
         await asyncio.gather(*chats)
@@ -182,7 +176,7 @@ async def test_case_j06_a_summary_in_the_middle_of_a_run_is_made_once_and_outliv
         session = await runtime.session("s")
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("Look eight times."))
-        await seen.first(ContextPrepared)
+        await seen.first(ev.ContextPrepared)
         await crash(runtime, log)
         summaries.append(model.asked_for_summaries)
         await asyncio.gather(sending, return_exceptions=True)
@@ -200,7 +194,7 @@ async def test_case_j06_a_summary_in_the_middle_of_a_run_is_made_once_and_outliv
         session = await runtime.session("s", restore=True)
         await session.send("And?", now=True)
         assert shown(await session.history())[1] == "user: Look eight times."
-        prepared = await events_of(session, ContextPrepared)
+        prepared = await events_of(session, ev.ContextPrepared)
     assert len(set(summaries)) == 1, summaries
     assert model.asked_for_summaries == len(prepared)
     await assert_sound(log)
@@ -223,8 +217,8 @@ async def test_what_memories_add_is_counted_before_a_summary_is_decided_on(log: 
     config = AgentConfig(model="m", system_prompt="", max_memory_recalls=1)
     async with opened(log, provider=model, config=config, context=policy(150), memory=memory) as (_, session):
         await talk(session, 9)
-        assert len(await events_of(session, ContextPrepared)) == model.asked_for_summaries > 0
-        for responded in await events_of(session, ModelResponded):
+        assert len(await events_of(session, ev.ContextPrepared)) == model.asked_for_summaries > 0
+        for responded in await events_of(session, ev.ModelResponded):
             assert responded.request.prepared.kept is None, "nothing is trimmed where a summary can be made"
         assert len(memory.asked) == 9, "a memory is asked once for a request"
         for request in model.requests:
@@ -245,7 +239,7 @@ async def test_case_j12_an_input_that_comes_while_a_summary_is_made_is_recorded_
         seen = Seen(runtime, session)
         behind = asyncio.create_task(session.send("behind"))
         joining = asyncio.create_task(session.send("joining", now=True))
-        await seen.first(InputQueued, 2)
+        await seen.first(ev.InputQueued, 2)
         held.gate.set()
         await asyncio.gather(sending, behind, joining)
         types = await types_of(session)
@@ -272,11 +266,11 @@ async def test_a_summary_that_fails_fails_no_run_and_the_history_is_trimmed(
     model = Model(*[summary] * 9)
     async with opened(log, provider=model, config=CONFIG, context=policy()) as (_, session):
         assert {type(result.outcome) for result in await talk(session, 6)} == {Completed}
-        assert await events_of(session, ContextPrepared) == []
-        answered = (await events_of(session, ModelResponded))[-1]
+        assert await events_of(session, ev.ContextPrepared) == []
+        answered = (await events_of(session, ev.ModelResponded))[-1]
         assert words in answered.request.prepared.notes[0]
         assert answered.request.prepared.kept is not None
-        interrupted = await events_of(session, ModelInterrupted)
+        interrupted = await events_of(session, ev.ModelInterrupted)
         assert [event.usage.output_tokens for event in interrupted] == [paid] * (
             model.asked_for_summaries if paid else 0
         )
@@ -321,7 +315,7 @@ async def test_a_run_that_is_cancelled_while_its_history_is_summarised_ends_and_
         await session.cancel()
         assert isinstance((await sending).outcome, Cancelled)
         assert len(model.requests) == before + 1
-        assert await events_of(session, ContextPrepared) == []
+        assert await events_of(session, ev.ContextPrepared) == []
         assert isinstance((await session.send("Next.")).outcome, Completed)
 
 
@@ -335,7 +329,7 @@ async def test_a_crash_between_summary_and_answer_repeats_the_model_call_alone()
         await talk(session, 3)
         sending = asyncio.create_task(session.send("fourth " + "x" * 160))
         await held.asked.wait()
-        assert len(await events_of(session, ContextPrepared)) == 1
+        assert len(await events_of(session, ev.ContextPrepared)) == 1
         await crash(runtime, log)
         await asyncio.gather(sending, return_exceptions=True)
     again = Model()
@@ -363,7 +357,7 @@ async def test_a_summary_that_the_log_refuses_for_a_while_is_recorded_once() -> 
         while not sending.done():
             await clock.advance(1)
         assert isinstance((await sending).outcome, Completed)
-        assert len(await events_of(session, ContextPrepared)) == 1
+        assert len(await events_of(session, ev.ContextPrepared)) == 1
         assert model.asked_for_summaries == 1
     await assert_sound(log)
 
@@ -384,7 +378,7 @@ async def test_a_summary_of_a_react_agent_is_asked_for_without_the_form_of_its_a
         for number in range(6):
             assert isinstance((await session.send(f"input {number}")).outcome, Completed)
         assert model.asked_for_summaries >= 1
-        assert len(await events_of(session, ContextPrepared)) == model.asked_for_summaries
+        assert len(await events_of(session, ev.ContextPrepared)) == model.asked_for_summaries
 
 
 @pytest.mark.parametrize(

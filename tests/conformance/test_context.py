@@ -22,13 +22,7 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
 from refold.events.model.context_window import Context
-from refold.events.session.events import (
-    ContextPrepared,
-    InputQueued,
-    ModelFailed,
-    ModelResponded,
-    ToolApprovalRequested,
-)
+from refold.events.session import events as ev
 from refold.replay import recorded_request
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import (
@@ -58,7 +52,7 @@ async def assert_rebuilt(log: EventStore, session: str, requests: Sequence[Model
     places = [
         place
         for place, event in enumerate(events, 1)
-        if isinstance(event, ModelResponded | ModelFailed | ContextPrepared) and event.request is not None
+        if isinstance(event, ev.ModelResponded | ev.ModelFailed | ev.ContextPrepared) and event.request is not None
     ]
     assert len(places) == len(requests)
     for place, sent in zip(places, requests, strict=True):
@@ -74,7 +68,7 @@ async def test_without_a_window_a_request_has_the_whole_history_and_its_record_i
         await session.send("b")
         requests = requests_of(runtime)
         assert len(requests[1].messages) == 3
-        (_, second) = await events_of(session, ModelResponded)
+        (_, second) = await events_of(session, ev.ModelResponded)
         assert second.request.prepared is None
         assert second.request.prepared_payload is None
         await assert_rebuilt(log, "s", requests)
@@ -128,9 +122,9 @@ async def test_case_a11_a_call_that_waited_for_approval_is_shown_with_its_result
     ) as (runtime, session):
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("Pay."))
-        (waiting,) = await seen.first(ToolApprovalRequested)
+        (waiting,) = await seen.first(ev.ToolApprovalRequested)
         chats = [asyncio.create_task(session.send(f"Still there? {number}", now=True)) for number in range(10)]
-        await seen.first(InputQueued, 11)
+        await seen.first(ev.InputQueued, 11)
         await session.decide(waiting.call, allow=True)
         assert (await sending).text == "Paid."
         await asyncio.gather(*chats)

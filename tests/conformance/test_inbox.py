@@ -13,15 +13,8 @@ from typing import Any
 import pytest
 
 from refold import RunResult, connect
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC
-from refold.events.session.events import (
-    CancelRequested,
-    InputQueued,
-    SessionEvent,
-    ToolApprovalDecided,
-    ToolCallFailed,
-    ToolCallStarted,
-)
 from refold.stores import SQLiteStore, log_owner
 from tests.conformance.processes import (
     BEGINNING,
@@ -127,17 +120,17 @@ def decisions_of_two(log: Path) -> tuple[list[int], list[tuple[str, str]]]:
     return [allowing.returncode, denying.returncode], said
 
 
-def events_of(log: Path, session: str = "s") -> list[SessionEvent]:
+def events_of(log: Path, session: str = "s") -> list[ev.SessionEvent]:
     """Return what is in a log, whether or not a runtime owns it."""
 
-    async def read() -> list[SessionEvent]:
+    async def read() -> list[ev.SessionEvent]:
         async with await SQLiteStore.open(log, read_only=True) as store:
             return SESSION_CODEC.decode_all(await store.read_stream(f"session/{session}"))
 
     return asyncio.run(read())
 
 
-def found(log: Path, kind: type[SessionEvent], session: str = "s") -> list[Any]:
+def found(log: Path, kind: type[ev.SessionEvent], session: str = "s") -> list[Any]:
     return [event for event in events_of(log, session) if isinstance(event, kind)]
 
 
@@ -208,10 +201,10 @@ def test_a_call_is_decided_in_a_running_runtime_from_another_process(
         read_until(process, "RunCompleted")
         assert refold("approve", log).stdout == "no call waits for approval\n"
     left_in(log)
-    [event] = found(log, ToolApprovalDecided)
+    [event] = found(log, ev.ToolApprovalDecided)
     assert (event.allowed, event.always) == decided
     assert paid_file(log).exists() == event.allowed
-    failed = [(event.kind, event.content[0].text) for event in found(log, ToolCallFailed)]
+    failed = [(event.kind, event.content[0].text) for event in found(log, ev.ToolCallFailed)]
     assert failed == ([] if event.allowed else [("denied", REASON)]), "a model is told the reason"
 
 
@@ -224,7 +217,7 @@ def test_of_two_approvers_at_once_one_wins_and_the_other_is_told(log: Path) -> N
         no_longer = "refold: call_6_0 does not wait for approval; it was decided, has ended, or never was\n"
         assert said[loser] == ("", no_longer)
         read_until(process, "RunCompleted")
-    [decided] = found(log, ToolApprovalDecided)
+    [decided] = found(log, ev.ToolApprovalDecided)
     assert decided.allowed == (loser == 1)
     assert paid_file(log).exists() == decided.allowed
     left_in(log)
@@ -239,7 +232,7 @@ def test_a_run_is_cancelled_from_another_process_and_again_is_no_error(log: Path
             again = refold("cancel", log, "s", *options)
             now = "is under way" if said == "no run" else "is not under way"
             assert (again.returncode, again.stdout) == (0, f"{said} {now}; nothing was cancelled\n")
-    assert [event.reason for event in found(log, CancelRequested)] == ["enough"]
+    assert [event.reason for event in found(log, ev.CancelRequested)] == ["enough"]
     left_in(log)
 
 
@@ -289,7 +282,7 @@ def test_a_key_is_one_command_whoever_performs_it_and_for_ever(log: Path) -> Non
     without_inbox = sent("and now?")
     assert (without_inbox["run"], without_inbox["new"]) == (first["run"], False)
     assert sent("something else")[0] == 2
-    assert len(found(log, InputQueued)) == 2
+    assert len(found(log, ev.InputQueued)) == 2
 
 
 @pytest.mark.slow
@@ -302,7 +295,7 @@ def test_a_runtime_that_ends_before_it_takes_a_command_leaves_it_to_the_command_
         said, _ = sending.communicate()
     assert sending.returncode == 0
     assert "; no runtime owns the log, so the run goes on when one does" in said
-    assert len(found(log, InputQueued)) == 2
+    assert len(found(log, ev.InputQueued)) == 2
 
 
 @contextlib.contextmanager
@@ -342,7 +335,7 @@ def test_a_runtime_killed_between_performing_and_noting_performs_nothing_twice(e
     assert unnoted == (1,)
     assert json.loads(said)["new"] is False
     goes_on_until(log, "RunCompleted")
-    assert len(found(log, InputQueued)) == 2
+    assert len(found(log, ev.InputQueued)) == 2
 
 
 # No runtime.
@@ -367,11 +360,11 @@ def test_a_call_that_was_left_by_a_killed_runtime_is_allowed_and_runs_once_in_th
 ) -> None:
     log = waiting_session
     assert told("approve", log, "s", "call_6_0")["outcome"] == "queued"
-    assert found(log, ToolCallStarted) == []
+    assert found(log, ev.ToolCallStarted) == []
     assert [call["decided"] for call in told("approve", log)["waiting"]] == [True]
     goes_on_until(log, "RunCompleted")
     assert paid_file(log).read_text() == "3\n"
-    assert found(log, ToolCallFailed) == []
+    assert found(log, ev.ToolCallFailed) == []
 
 
 @pytest.mark.slow
@@ -379,7 +372,7 @@ def test_two_deciders_at_once_without_a_runtime_are_one_decision(waiting_session
     codes, _ = decisions_of_two(waiting_session)
     assert sorted(codes) == [0, 1]
     goes_on_until(waiting_session, "RunCompleted")
-    assert len(found(waiting_session, ToolApprovalDecided)) == 1
+    assert len(found(waiting_session, ev.ToolApprovalDecided)) == 1
     assert paid_file(waiting_session).exists() == (codes[0] == 0)
 
 
@@ -387,7 +380,7 @@ def test_two_deciders_at_once_without_a_runtime_are_one_decision(waiting_session
 def test_a_denial_is_recorded_at_once_and_the_run_goes_on_in_the_next_runtime(waiting_session: Path) -> None:
     done = refold("approve", waiting_session, "s", "call_6_0", "--deny", "--reason", "no")
     assert done.stdout == "call_6_0 is denied; no runtime owns the log, so the run goes on when one does\n"
-    assert len(found(waiting_session, ToolCallFailed)) == 1
+    assert len(found(waiting_session, ev.ToolCallFailed)) == 1
     goes_on_until(waiting_session, "RunCompleted")
     assert not paid_file(waiting_session).exists()
 

@@ -35,15 +35,7 @@ from refold import (
     use,
 )
 from refold.events.core.content import text_of
-from refold.events.session.events import (
-    InputQueued,
-    ModelResponded,
-    TimerSet,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolResultLate,
-)
+from refold.events.session import events as ev
 from refold.stores import EventStore
 from tests.conformance.cases import Case, Fails, Play, crashing, play_case, play_with_crashes, played
 from tests.conformance.sessions import CONFIG
@@ -153,7 +145,7 @@ async def rebuilt(play: Play) -> bool:
 
 async def answers(play: Play) -> list[str | None]:
     """Return what the model said, where middleware changed it."""
-    prepared = [event.request.prepared for event in await play.events(ModelResponded)]
+    prepared = [event.request.prepared for event in await play.events(ev.ModelResponded)]
     return [None if each is None or each.answer is None else text_of(each.answer) for each in prepared]
 
 
@@ -183,7 +175,7 @@ def pad(context: HookContext, request: ModelRequest) -> ModelRequest:
 
 
 async def large(play: Play) -> tuple[bool, bool]:
-    (answered,) = await play.events(ModelResponded)
+    (answered,) = await play.events(ev.ModelResponded)
     return answered.request.prepared is None, answered.request.prepared_payload is not None
 
 
@@ -196,8 +188,8 @@ def halve(context: HookContext, response: ModelResponse) -> ModelResponse:
 
 
 async def amounts(play: Play) -> tuple[Any, Any, bool]:
-    (asked,) = await play.events(ToolApprovalRequested)
-    first, second = await play.events(ModelResponded)
+    (asked,) = await play.events(ev.ToolApprovalRequested)
+    first, second = await play.events(ev.ModelResponded)
     return first.request.prepared.answer[0].input, asked.input, second.request.prepared is None
 
 
@@ -244,8 +236,8 @@ CHANGES = {
                 ["a.user", "b.user", *TURN, "a.call", "b.call", "a.result", "b.result", *TURN],
             ),
             check(lambda play: [request.system_prompt for request in play.requests], ["Be brief. a b"] * 2),
-            [recorded(InputQueued, "content original", ("Go a b", "Go")), check(answers, [None, "Done."])],
-            [recorded(ToolCallCompleted, "content original", ("saw tea a b", "saw tea")), check(rebuilt)],
+            [recorded(ev.InputQueued, "content original", ("Go a b", "Go")), check(answers, [None, "Done."])],
+            [recorded(ev.ToolCallCompleted, "content original", ("saw tea a b", "saw tea")), check(rebuilt)],
         ],
         config={"system_prompt": "Be brief."},
         options=lambda play: {"middleware": [Noting(name, play.kept.setdefault("hooks", [])) for name in "ab"]},
@@ -281,13 +273,13 @@ CHANGES = {
     ),
     "a call may be denied before its body, and the model is told": Case(
         [LOOK, say("Ok.")],
-        [send("Go", "Ok."), recorded(ToolCallFailed, "kind content broken", ("denied", "Not on Mondays.", False))],
+        [send("Go", "Ok."), recorded(ev.ToolCallFailed, "kind content broken", ("denied", "Not on Mondays.", False))],
         options=hooked(on_tool_call=lambda context, call: Deny("Not on Mondays.")),
         done=[],
     ),
     "a failure's words may change and its kind stays": Case(
         [[use("fail", {"kind": kind}) for kind in ("transient", "permanent")], say("Ok.")],
-        [send("Go", "Ok."), recorded(ToolCallFailed, "content original", *[("secret ****", "secret 4711")] * 2)],
+        [send("Go", "Ok."), recorded(ev.ToolCallFailed, "content original", *[("secret ****", "secret 4711")] * 2)],
         tools=[fail],
         options=hooked(on_tool_result=mask),
         kinds=["transient", "permanent"],
@@ -296,7 +288,7 @@ CHANGES = {
         [use("finish", {"text": "the secret is 4711"})],
         [
             send("Go", "the secret is ****"),
-            recorded(ToolCallCompleted, "content original", ("the secret is ****", "the secret is 4711")),
+            recorded(ev.ToolCallCompleted, "content original", ("the secret is ****", "the secret is 4711")),
         ],
         options=hooked(on_tool_result=mask),
     ),
@@ -313,7 +305,7 @@ CHANGES = {
         [],
         [
             *[remind("Tea", datetime(2100, 1, 1, tzinfo=UTC), key="tea")] * 2,
-            recorded(TimerSet, "content original", ("Tea(message 1)", "Tea")),
+            recorded(ev.TimerSet, "content original", ("Tea(message 1)", "Tea")),
         ],
         options=lambda play: {"middleware": [Tagging()]},
     ),
@@ -387,7 +379,7 @@ async def held(play: Play) -> None:
 
 def broken_in(hook: str) -> Callable[[Play], Any]:
     async def found(play: Play) -> bool:
-        (failed,) = await play.events(ToolCallFailed)
+        (failed,) = await play.events(ev.ToolCallFailed)
         return failed.broken and f"Hooked.{hook}" in text_of(failed.content)
 
     return found
@@ -439,7 +431,7 @@ FAILURES = {
         for hook, first, late in (
             ("on_pre_llm", say("Done."), []),
             ("on_post_llm", say("Done."), []),
-            ("on_tool_result", LOOK, [until("ToolResultLate"), recorded(ToolResultLate, "content", "saw a")]),
+            ("on_tool_result", LOOK, [until("ToolResultLate"), recorded(ev.ToolResultLate, "content", "saw a")]),
         )
     },
 }

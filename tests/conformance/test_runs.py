@@ -37,17 +37,7 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, JsonObject
 from refold.events.core.ids import ToolCallId
-from refold.events.session.events import (
-    InputQueued,
-    ModelRequested,
-    RunCancelled,
-    RunCompleted,
-    RunResumed,
-    RunStarted,
-    TimerSet,
-    ToolCallFailed,
-    ToolResultLate,
-)
+from refold.events.session import events as ev
 from refold.events.session.react import ENDED_TEXT, TRUNCATED_TEXT
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.cases import (
@@ -498,7 +488,7 @@ TIMERS = {
                 lambda play: play.heard,
                 ["TimerSet", "InputQueued", "RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"],
             ),
-            recorded(TimerSet, "due_at", round(after(60).timestamp() * 1e6)),
+            recorded(ev.TimerSet, "due_at", round(after(60).timestamp() * 1e6)),
         ],
         clock=True,
     ),
@@ -510,7 +500,7 @@ TIMERS = {
                 remind("wake up", after(10), key="k"),
                 [*([advance(4), requested(0), advance(1)] if at < 10 else [advance(0)]), until("RunCompleted")],
                 [send("wake up", "awake", key="k"), check(lambda play: play.sent[0].run == play.kept["wake up"])],
-                recorded(RunStarted, "code.app", "2"),
+                recorded(ev.RunStarted, "code.app", "2"),
             ],
             clock=True,
             options={"app_version": "1"},
@@ -653,7 +643,7 @@ async def codes(play: Play) -> list[tuple[str, str | None, int]]:
     seen: list[str] = []
     found: list[tuple[str, str | None, int]] = []
     for event in await play.events():
-        if isinstance(event, RunStarted | RunResumed):
+        if isinstance(event, ev.RunStarted | ev.RunResumed):
             seen += [event.fingerprint] if event.fingerprint not in seen else []
             found.append((type(event).__name__, event.code.app, seen.index(event.fingerprint)))
     return found
@@ -870,7 +860,7 @@ UPKEEP = {
                     decide(False, reason="no \ud800"),
                     ends("ok"),
                 ],
-                recorded(ToolCallFailed, "started", False),
+                recorded(ev.ToolCallFailed, "started", False),
             ],
             results=["no \ufffd"],
             kinds=["denied"],
@@ -985,7 +975,7 @@ async def test_a19_a_step_takes_the_first_turn_when_the_runs_before_it_have_ende
         assert (await before).text == "first"
         turn = await stepping
         assert (turn.result, [result.text for _, result in turn.calls]) == (None, ["saw it"])
-        assert isinstance(turn.events[0].event, InputQueued)
+        assert isinstance(turn.events[0].event, ev.InputQueued)
         assert not queued.done()
         last = await session.step()
         assert last.result is not None
@@ -1013,7 +1003,7 @@ async def test_a23_a_reminder_in_a_session_that_nobody_opens_again_begins_all_th
         await (await runtime.session("s")).remind("wake up", at=after(10))
     over, clock = asyncio.Event(), clock_at(after(3600))
     runtime = runtime_of(log, say("awake"), clock=clock, ask_timeout_s=1e6)
-    runtime.subscribe(lambda item: over.set() if isinstance(item.event, RunCompleted) else None)
+    runtime.subscribe(lambda item: over.set() if isinstance(item.event, ev.RunCompleted) else None)
     async with runtime:
         while not over.is_set():
             await clock.advance(0)
@@ -1025,9 +1015,9 @@ async def test_a23_many_reminders_all_begin_once(log: EventStore) -> None:
     async with opened(log, *[say("heard")] * count, clock=clock, ask_timeout_s=1e6) as (_, session):
         runs = [await session.remind(f"{number}", at=after(1 + number * 7 % count)) for number in range(count)]
         await clock.advance(count)
-        while len(await events_of(session, RunCompleted)) < count:
+        while len(await events_of(session, ev.RunCompleted)) < count:
             await clock.advance(1)
-        started = [event.run for event in await events_of(session, RunStarted)]
+        started = [event.run for event in await events_of(session, ev.RunStarted)]
         assert sorted(started) == sorted(runs)
         said = [int(message.text) for message in await session.history() if message.role == "user"]
         assert said == sorted(range(count), key=lambda number: (number * 7 % count, number))
@@ -1061,13 +1051,13 @@ async def test_a27_a_result_that_comes_after_clear_is_evidence_and_no_history(lo
         run = sending(session, "go")
         await parked.until(2)
         cancelling = asyncio.create_task(session.cancel())
-        await seen.first(RunCancelled)
+        await seen.first(ev.RunCancelled)
         await clock.advance(1)
         await cancelling
         assert (await run).outcome == Cancelled()
         await session.clear()
         parked.gate.set()
-        late = await seen.first(ToolResultLate, 2)
+        late = await seen.first(ev.ToolResultLate, 2)
         assert {event.content[0].text for event in late} == {"a returned", "b returned"}
         assert await session.history() == []
         assert (await session.send("anew")).text == "next"
@@ -1091,7 +1081,7 @@ async def test_a27_a_runtime_shows_what_it_was_built_from(log: EventStore) -> No
         assert (runtime.agent.approval, runtime.agent.policy) == (approval, policy)
         await (await runtime.session("s")).import_history([Message("user", (TextBlock(text="x"),))])
         assert await runtime.store.head("session/s") is not None
-        assert ModelRequested.__name__ not in await types_of(await runtime.session("s"))
+        assert ev.ModelRequested.__name__ not in await types_of(await runtime.session("s"))
 
 
 async def test_a22_a_repeated_key_costs_no_reading_of_the_log(log: EventStore) -> None:

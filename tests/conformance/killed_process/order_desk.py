@@ -47,14 +47,7 @@ from refold import (
 )
 from refold.events.core.content import Json
 from refold.events.model.configuration import EffectClass, Tier
-from refold.events.session.events import (
-    InputQueued,
-    ModelResponded,
-    RunParked,
-    SessionEvent,
-    ToolCallCompleted,
-    ToolCallStarted,
-)
+from refold.events.session import events as ev
 from refold.options import Log
 from tests.conformance.killed_process import witness as told
 from tests.conformance.killed_process.witness import Witness
@@ -213,16 +206,16 @@ class Desk:
         assert sender is not None
         runs: list[str] = []
 
-        def follow(recorded: RecordedEvent[SessionEvent]) -> None:
+        def follow(recorded: RecordedEvent[ev.SessionEvent]) -> None:
             match recorded.event, errand.call_off:
-                case InputQueued(key=str(key)), _:
+                case ev.InputQueued(key=str(key)), _:
                     self.witness.note(told.Accepted(session=session.id, version=recorded.version, key=key))
-                case ToolCallStarted(run=run), "when a call starts" if not runs:
+                case ev.ToolCallStarted(run=run), "when a call starts" if not runs:
                     runs.append(run)
                     self.aside(self.cancel(session, run, f"call off {errand.key}"))
-                case ToolCallCompleted(), "when a call ends":
+                case ev.ToolCallCompleted(), "when a call ends":
                     token.cancel()
-                case ModelResponded(run=run), "by its caller" if not runs:
+                case ev.ModelResponded(run=run), "by its caller" if not runs:
                     runs.append(run)
                     sender.cancel()
                 case _:
@@ -261,7 +254,7 @@ class Desk:
         else:
             self.witness.note(told.Decided(session=session.id, call=request.call, allowed=allowed, key=key))
 
-    def see(self, recorded: RecordedEvent[SessionEvent]) -> None:
+    def see(self, recorded: RecordedEvent[ev.SessionEvent]) -> None:
         event = recorded.event
         self.witness.note(
             told.Seen(
@@ -272,13 +265,13 @@ class Desk:
                 event=str(type(event).__struct_config__.tag),
             )
         )
-        if isinstance(event, ToolApprovalRequested | RunParked):
+        if isinstance(event, ToolApprovalRequested | ev.RunParked):
             self.aside(self.answer(recorded.stream.removeprefix("session/"), event, recorded.version))
 
-    async def answer(self, session_id: str, event: ToolApprovalRequested | RunParked, version: int) -> None:
+    async def answer(self, session_id: str, event: ToolApprovalRequested | ev.RunParked, version: int) -> None:
         """Do what a person is there for: decide, or let a run go on that was killed too often in a row."""
         session = await self.runtime.session(session_id)
-        if isinstance(event, RunParked):
+        if isinstance(event, ev.RunParked):
             await session.resume()
         else:
             await self.decide(session, event, version)

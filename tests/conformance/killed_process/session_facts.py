@@ -8,21 +8,7 @@ import msgspec
 from refold.events import SESSION_CODEC, SessionState, fold
 from refold.events.core.content import TextBlock, text_of, tool_uses
 from refold.events.core.records import StoredEvent
-from refold.events.session.events import (
-    CancelRequested,
-    InputQueued,
-    ModelResponded,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunResumed,
-    RunStarted,
-    SessionEvent,
-    ToolApprovalDecided,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-)
+from refold.events.session import events as ev
 from refold.events.session.state import run_of_input
 from tests.conformance.killed_process import work_plan
 from tests.conformance.killed_process.order_desk import TOOLS, receipt
@@ -72,33 +58,33 @@ class SessionFacts:
             self._read(version, event)
         self.state: SessionState = fold(events)
 
-    def _read(self, version: int, event: SessionEvent) -> None:
+    def _read(self, version: int, event: ev.SessionEvent) -> None:
         match event:
-            case InputQueued(key=key, cancelled=cancelled):
+            case ev.InputQueued(key=key, cancelled=cancelled):
                 self.inputs.setdefault(key or "", []).append(version)
                 if cancelled:
                     self.cancelled.add(run_of_input(version))
-            case RunStarted(run=run):
+            case ev.RunStarted(run=run):
                 self.begun.add(run)
-            case ModelResponded(run=run, content=content):
+            case ev.ModelResponded(run=run, content=content):
                 self.answers[run] = "".join(block.text for block in content if isinstance(block, TextBlock))
                 for use in tool_uses(content):
                     self._calls[self._key(use.id)] = (run, use.name, str(use.input.get("parcel")))
-            case ToolApprovalDecided(key=key, call=call, allowed=allowed):
+            case ev.ToolApprovalDecided(key=key, call=call, allowed=allowed):
                 self.decisions.add((key, call, allowed))
                 self.allowed[self._key(call)] += allowed
-            case ToolCallStarted(call=call):
+            case ev.ToolCallStarted(call=call):
                 self.started[self._key(call)] += 1
-            case ToolCallCompleted(call=call, content=content):
+            case ev.ToolCallCompleted(call=call, content=content):
                 self.answered[self._key(call)] += 1
                 self.receipts[self._key(call)] = text_of(content)
-            case ToolCallFailed(call=call):
+            case ev.ToolCallFailed(call=call):
                 self.answered[self._key(call)] += 1
-            case CancelRequested(run=run):
+            case ev.CancelRequested(run=run):
                 self.cancelled.add(run)
-            case RunResumed():
+            case ev.RunResumed():
                 self.resumed += 1
-            case RunCompleted(run=run) | RunFailed(run=run) | RunCancelled(run=run):
+            case ev.RunCompleted(run=run) | ev.RunFailed(run=run) | ev.RunCancelled(run=run):
                 self.runs.append((run, type(event).__name__.removeprefix("Run")))
             case _:
                 return

@@ -19,31 +19,7 @@ from refold.events.core.ids import PayloadHash, RunId, ToolCallId
 from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.kinds.runtime import RuntimeClosed
 from refold.events.model.messages import RequestReference, Usage
-from refold.events.session.events import (
-    AgentConfigured,
-    ContextPrepared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelRequested,
-    ModelResponded,
-    RequestBuilt,
-    RetryScheduled,
-    RunCompleted,
-    RunFailed,
-    RunParked,
-    RunStarted,
-    SessionEvent,
-    TimerFired,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolAttemptFailed,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallWaiting,
-    ToolResultLate,
-)
+from refold.events.session import events as ev
 from refold.events.session.react import CallModel, RunTool
 from refold.inspection.summaries import block_words, call_words, content_words, effect_words, event_words, usage_words
 
@@ -52,56 +28,56 @@ TEXT = (TextBlock(text="hello"),)
 REQUEST = RequestReference(configured=2, messages=1)
 
 
-def responded(**fields: object) -> ModelResponded:
+def responded(**fields: object) -> ev.ModelResponded:
     settings = {"content": TEXT, "stop_reason": "end_turn", "request": REQUEST}
-    return ModelResponded(run=RUN, turn=1, **{**settings, **fields})  # type: ignore[arg-type]
+    return ev.ModelResponded(run=RUN, turn=1, **{**settings, **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (InputQueued(content=TEXT), "hello"),
-        (InputQueued(content=TEXT, cancelled=True), "hello (cancelled before it was accepted)"),
-        (ModelRequested(run=RUN, turn=2), "run_3, turn 2"),
-        (RequestBuilt(run=RUN, turn=2, asked=5, request=REQUEST), "turn 2 is asked, with 1 message"),
+        (ev.InputQueued(content=TEXT), "hello"),
+        (ev.InputQueued(content=TEXT, cancelled=True), "hello (cancelled before it was accepted)"),
+        (ev.ModelRequested(run=RUN, turn=2), "run_3, turn 2"),
+        (ev.RequestBuilt(run=RUN, turn=2, asked=5, request=REQUEST), "turn 2 is asked, with 1 message"),
         (
-            RequestBuilt(run=RUN, turn=2, asked=5, request=REQUEST, summary=True),
+            ev.RequestBuilt(run=RUN, turn=2, asked=5, request=REQUEST, summary=True),
             "a summary is asked for, with 1 message",
         ),
         (responded(), "hello"),
         (responded(content=()), "(empty)"),
         (responded(stop_reason="max_tokens"), "hello (max_tokens)"),
-        (ModelInterrupted(turn=1, content=TEXT), "the answer of turn 1 was cut after: hello"),
+        (ev.ModelInterrupted(turn=1, content=TEXT), "the answer of turn 1 was cut after: hello"),
         (
-            ModelFailed(run=RUN, turn=1, kind="server", message="oops", status=500),
+            ev.ModelFailed(run=RUN, turn=1, kind="server", message="oops", status=500),
             "the model call failed (server, HTTP 500): oops",
         ),
         (
-            RetryScheduled(run=RUN, turn=1, attempt=2, due_at=1_500_000),
+            ev.RetryScheduled(run=RUN, turn=1, attempt=2, due_at=1_500_000),
             "after 2 failed attempts, the model is asked again in 1.5 s",
         ),
         (
-            RetryScheduled(run=RUN, turn=1, attempt=1, due_at=1_500_000, call=CALL),
+            ev.RetryScheduled(run=RUN, turn=1, attempt=1, due_at=1_500_000, call=CALL),
             "after 1 failed attempt, call_6_0 is tried again in 1.5 s",
         ),
-        (ToolCallStarted(run=RUN, call=CALL), "call_6_0"),
-        (ToolCallStarted(run=RUN, call=CALL, attempt=2), "call_6_0, attempt 2"),
+        (ev.ToolCallStarted(run=RUN, call=CALL), "call_6_0"),
+        (ev.ToolCallStarted(run=RUN, call=CALL, attempt=2), "call_6_0, attempt 2"),
         (
-            ToolAttemptFailed(call=CALL, attempt=1, kind="transient", content=TEXT),
+            ev.ToolAttemptFailed(call=CALL, attempt=1, kind="transient", content=TEXT),
             "attempt 1 at call_6_0 failed (transient): hello",
         ),
-        (RunFailed(run=RUN, kind="max_turns", message="enough"), "run_3 (max_turns): enough"),
-        (RunParked(run=RUN, reason="thrice"), "run_3 was parked: thrice"),
-        (RunCompleted(run=RUN), "run_3"),
-        (ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"to": "bob"}), 'call_6_0 pay(to="bob")'),
-        (ToolApprovalDecided(call=CALL, allowed=False, reason="no"), "call_6_0 denied: no"),
-        (ToolCallFailed(call=CALL, kind="timeout", content=TEXT), "call_6_0 (timeout): hello"),
-        (ToolCallWaiting(call=CALL, waits=True), "call_6_0 waits for a person"),
-        (ToolCallWaiting(call=CALL, waits=False), "call_6_0 goes on"),
-        (ToolResultLate(call=CALL, content=TEXT), "call_6_0 had ended when this came: hello"),
-        (HistoryImported(messages=(Message("user", TEXT),)), "1 message"),
-        (ContextPrepared(run=RUN, replaced=9, summary=()), "a summary stands for the oldest 9 messages"),
-        (TimerFired(timer="retry:3"), "the time of retry:3 has come"),
+        (ev.RunFailed(run=RUN, kind="max_turns", message="enough"), "run_3 (max_turns): enough"),
+        (ev.RunParked(run=RUN, reason="thrice"), "run_3 was parked: thrice"),
+        (ev.RunCompleted(run=RUN), "run_3"),
+        (ev.ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"to": "bob"}), 'call_6_0 pay(to="bob")'),
+        (ev.ToolApprovalDecided(call=CALL, allowed=False, reason="no"), "call_6_0 denied: no"),
+        (ev.ToolCallFailed(call=CALL, kind="timeout", content=TEXT), "call_6_0 (timeout): hello"),
+        (ev.ToolCallWaiting(call=CALL, waits=True), "call_6_0 waits for a person"),
+        (ev.ToolCallWaiting(call=CALL, waits=False), "call_6_0 goes on"),
+        (ev.ToolResultLate(call=CALL, content=TEXT), "call_6_0 had ended when this came: hello"),
+        (ev.HistoryImported(messages=(Message("user", TEXT),)), "1 message"),
+        (ev.ContextPrepared(run=RUN, replaced=9, summary=()), "a summary stands for the oldest 9 messages"),
+        (ev.TimerFired(timer="retry:3"), "the time of retry:3 has come"),
         (RuntimeClosed(open_runs=2), '{"open_runs":2}'),
     ],
 )
@@ -109,15 +85,15 @@ def test_an_event_says_what_it_holds(event: Event, words: str) -> None:
     assert event_words(event) == words
 
 
-@pytest.mark.parametrize("event_type", [cls for cls in get_args(SessionEvent) if cls is not AgentConfigured])
-def test_every_session_event_has_words(event_type: type[SessionEvent]) -> None:
+@pytest.mark.parametrize("event_type", [cls for cls in get_args(ev.SessionEvent) if cls is not ev.AgentConfigured])
+def test_every_session_event_has_words(event_type: type[ev.SessionEvent]) -> None:
     text = "x"
     values: dict[str, object] = {}
     known = {"version": 1, "turn": 1, "attempt": 1, "due_at": 1, "input": {}, "replaced": 1, "request": REQUEST}
     for field in msgspec.structs.fields(event_type):
         if field.required:
             values[field.name] = known.get(field.name, () if field.name in ("content", "messages", "summary") else text)
-    if event_type is RunStarted:
+    if event_type is ev.RunStarted:
         values["input"] = 1
     assert event_words(event_type(**values))  # type: ignore[arg-type]
 

@@ -8,13 +8,7 @@ import pytest
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
 from refold.events.model.messages import Usage
-from refold.events.session.events import (
-    InputQueued,
-    RunCancelled,
-    RunCompleted,
-    RunStarted,
-    SessionEvent,
-)
+from refold.events.session import events as ev
 from refold.events.session.state import FinishedRun, SessionState
 from refold.publishing.event_bus import EventBus
 from refold.publishing.subscription import Subscription
@@ -22,7 +16,7 @@ from refold.publishing.subscription import Subscription
 ALICE, BOB = SessionId("alice"), SessionId("bob")
 
 
-def recorded(event: SessionEvent, version: int = 1) -> RecordedEvent[SessionEvent]:
+def recorded(event: ev.SessionEvent, version: int = 1) -> RecordedEvent[ev.SessionEvent]:
     return RecordedEvent(
         stream=StreamName("session/alice"),
         version=version,
@@ -49,7 +43,7 @@ def test_a_keyboard_interrupt_in_a_subscriber_passes() -> None:
 
     bus.subscribe(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        bus.recorded(ALICE, [recorded(InputQueued(content=()))])
+        bus.recorded(ALICE, [recorded(ev.InputQueued(content=()))])
 
 
 def test_who_follows_first_is_told_first() -> None:
@@ -74,7 +68,7 @@ async def test_a_follower_is_told_of_an_end_only_when_the_session_has_settled() 
     bus, run = EventBus(), RunId("run_1")
     with bus.follow(ALICE) as follower, bus.follow(BOB) as other:
         waiting = asyncio.create_task(follower.ended(run))
-        bus.recorded(ALICE, [recorded(RunCompleted(run=run), 7)])
+        bus.recorded(ALICE, [recorded(ev.RunCompleted(run=run), 7)])
         await asyncio.sleep(0)
         assert not waiting.done()
         bus.settled(ALICE, SessionState(last_run=finished("run_1", 7)))
@@ -91,7 +85,7 @@ async def test_two_runs_that_ended_before_the_session_settled_are_both_told() ->
     bus = EventBus()
     with bus.follow(ALICE) as follower:
         bus.recorded(
-            ALICE, [recorded(RunCancelled(run=RunId("run_1")), 5), recorded(RunCompleted(run=RunId("run_2")), 9)]
+            ALICE, [recorded(ev.RunCancelled(run=RunId("run_1")), 5), recorded(ev.RunCompleted(run=RunId("run_2")), 9)]
         )
         bus.settled(ALICE, SessionState(last_run=finished("run_2", 9)))
         first, second = await follower.ended(RunId("run_1")), await follower.ended(RunId("run_2"))
@@ -109,7 +103,7 @@ async def test_an_end_that_nobody_published_is_told_when_the_session_settles() -
 def test_the_sessions_with_an_open_run_are_known() -> None:
     bus = EventBus()
     configured: Any = {"code": None, "fingerprint": ""}
-    bus.recorded(ALICE, [recorded(RunStarted(run=RunId("run_1"), input=1, **configured))])
-    bus.recorded(BOB, [recorded(RunStarted(run=RunId("run_1"), input=1, **configured))])
-    bus.recorded(ALICE, [recorded(RunCompleted(run=RunId("run_1")))])
+    bus.recorded(ALICE, [recorded(ev.RunStarted(run=RunId("run_1"), input=1, **configured))])
+    bus.recorded(BOB, [recorded(ev.RunStarted(run=RunId("run_1"), input=1, **configured))])
+    bus.recorded(ALICE, [recorded(ev.RunCompleted(run=RunId("run_1")))])
     assert bus.open_sessions() == [BOB]
