@@ -153,7 +153,7 @@ class FoldedStream(Generic[S, C, E]):
             return False
         return True
 
-    async def _append(self, batches: Sequence[EncodedBatch], envelope: Envelope) -> Sequence[Appended]:
+    async def _append(self, batches: Sequence[EncodedBatch], envelope: Envelope) -> list[Appended]:
         last = batches[-1]
         cause = event_ref(self.name, last.expected_version + 1)
         every = list(batches)

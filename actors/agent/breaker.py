@@ -3,8 +3,11 @@
 Its address and stream are `breaker/<name>`. Who asks cannot wait for a disk, and nothing that is found may be lost. So
 it decides at once, by its core, on a state that is ahead of its log by what is on its way there, in order. What the end
 of a session's call brings goes to the log in the transaction of that end, with it as its cause; all else goes at once.
-The rules: no call waits for what it brings to be durable; and a log that fails stops no call. The state then goes on
-in memory, and what the log lacks is decided anew, on what the log has, when it can be written again.
+(Of calls that end at one moment, what one brought may have to go with the end of another; its cause is then the event
+that began its call.)
+
+The rules: no call waits for what it brings to be durable; and a log that fails stops no call. The state then goes on in
+memory, and what the log lacks is decided anew, on what the log has, when it can be written again.
 """
 
 import asyncio
@@ -149,7 +152,7 @@ class BreakerActor(Actor):
     async def _perform(self, envelope: Envelope) -> Performed | list[Performed]:
         single = not isinstance(envelope.command, tuple)
         commands: Sequence[BreakerCommand] = (envelope.command,) if single else envelope.command
-        await self._recover()
+        await self._all_durable()
         found = [self._found(command, cause=envelope.cause) for command in commands]
         self.write(None)
         performed = [await finding.durable if finding is not None else Performed(0, False) for finding in found]
@@ -278,8 +281,6 @@ class BreakerActor(Actor):
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        if self._writes:
-            return  # Its end goes on with it.
         try:
             await self._recover()
         except PersistenceError as error:
@@ -288,13 +289,13 @@ class BreakerActor(Actor):
                 self._recover_later()
 
     async def _recover(self) -> None:
-        """Read the log, and decide anew what it lacks.
+        """Read the log, while nothing is written, and decide anew what it lacks.
 
         Raises:
             PersistenceError: it cannot be read.
         """
         async with self._recovering:
-            if not self._log.stale:
+            if self._writes or not self._log.stale:
                 return
             self._reading = True
             try:

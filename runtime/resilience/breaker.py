@@ -21,6 +21,7 @@ import inspect
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
@@ -35,7 +36,6 @@ from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.future import ActorFuture
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.errors import (
-    BackpressureShed,
     CircuitOpen,
     ConfigError,
     PersistenceError,
@@ -300,12 +300,10 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
     def _seen(self, shared: BreakerState, at: int) -> None:
         fields = {field: getattr(shared, field) for field in SHARED_FIELDS}
         command = NoteSharedState(seen=SharedStateSeen(**fields, seen_at=at))
-        call = call_under_way.get()
-        if self._ref is not None:
-            try:
-                self._ref.tell(OfCircuit(lambda actor: actor.note(command, call)))
-            except (ActorStopped, BackpressureShed) as error:
-                log.warning("%s: what was seen of the shared circuit is not recorded: %s", self.stream, error)
+        call, ref = call_under_way.get(), self._ref
+        if ref is not None and ref.is_alive():
+            with suppress(ActorStopped):  # Its runtime ends just now.
+                ref.tell(OfCircuit(lambda actor: actor.note(command, call)))
 
     # For the guard
 
