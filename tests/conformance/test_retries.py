@@ -25,7 +25,7 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events.model.retry import RETRY_AFTER_S_MAX
-from refold.events.session.events import ModelFailed, ModelInterrupted, RetryScheduled, ToolCallStarted
+from refold.events.session.events import ModelFailed, ModelInterrupted, RetryScheduled, RunFailed, ToolCallStarted
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.cases import Case, Fails, Play, play_case, played
 from tests.conformance.sessions import Seen, runtime_of
@@ -362,7 +362,8 @@ TOOL_CASES = {
     "without auto_resume there is no other attempt until the session is resumed": Case(
         BOOKED,
         [
-            [*IN_PAUSE, restart(after_s=100, auto_resume=False), advance(100), attempts(1)],
+            [*IN_PAUSE, restart(after_s=100, auto_resume=False), does(lambda play: play.session.history())],
+            [advance(100), attempts(1)],
             [resume(), advance(0), send("go", "done", key="k")],
         ],
         tools=booking(RESET),
@@ -395,7 +396,10 @@ TOOL_CASES = {
     **{
         f"the run's time ends in a pause, {how}": Case(
             [calls, say("never")],
-            [begin(), until("RetryScheduled"), advance(61), ends(Fails("run_timeout")), advance(600), attempts(1)],
+            [
+                [begin(), until("RetryScheduled"), advance(61), recorded(RunFailed, "kind", "run_timeout")],
+                [ends(Fails("run_timeout")), advance(600), attempts(1)],
+            ],
             tools=booking(RESET, tier="observe", retries=RetryPolicy(base_s=300, max_s=300)),
             config={"run_timeout_s": 60},
             clock=True,

@@ -191,9 +191,10 @@ async def test_d6_beside_an_attempt_that_does_not_end_there_is_no_other(log: Eve
         await clock.advance(10)
         assert not sent.done()
         await clock.advance(5)
-        await sent
-        assert (await kinds_of(session), len(begun)) == (["timeout"], 1)
+        told = await kinds_of(session), len(begun)
         gate.set()
+        assert told == (["timeout"], 1)
+        await sent
     assert await abandoned_in(log, "block") == 1
 
 
