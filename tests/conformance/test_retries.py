@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,12 +10,15 @@ import msgspec
 import pytest
 
 from refold import (
+    Agent,
     AgentConfig,
+    AgentRuntime,
     Cancelled,
     ConfigError,
     Message,
     ProviderError,
     RetryPolicy,
+    ScriptedProvider,
     TextBlock,
     ToolContext,
     ToolError,
@@ -28,7 +32,8 @@ from refold.events.model.retry import RETRY_AFTER_S_MAX
 from refold.events.session.events import ModelFailed, ModelInterrupted, RetryScheduled, RunFailed, ToolCallStarted
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.cases import Case, Fails, Play, play_case, played
-from tests.conformance.sessions import Seen, runtime_of
+from tests.conformance.processes import BEGINNING, command_line, kill, left_in, read_until, started
+from tests.conformance.sessions import Seen, events_of, results_of, runtime_of
 from tests.conformance.steps import (
     advance,
     begin,
@@ -456,6 +461,50 @@ async def test_retries(case: Case, memory: InMemoryStore) -> None:
 @pytest.mark.parametrize("case", played(CASES, clock=False))
 async def test_no_retries(case: Case, log: EventStore) -> None:
     await play_case(case, log)
+
+
+DIES_IN_A_PAUSE = f"""{BEGINNING}
+@tool(effect="idempotent", retries=RetryPolicy(attempts_max=3, base_s=60))
+async def book() -> str:
+    raise ToolError("busy", kind="transient")
+
+def tell(recorded):
+    if type(recorded.event).__name__ == "RetryScheduled":
+        print("pause", flush=True)
+
+async def main():
+    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([use("book")]), tools=[book])
+    async with AgentRuntime(agent, log=log) as runtime:
+        await (await runtime.session("s")).send("go", key="k", on_event=tell)
+
+asyncio.run(main())
+"""
+
+
+async def test_after_kill_9_in_a_pause_the_next_process_counts_on(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    with started(command_line("-c", DIES_IN_A_PAUSE, log)) as process:
+        read_until(process, "pause")
+        kill(process)
+    left = await asyncio.to_thread(left_in, log)
+    clock = ManualClock(left.session[-1].at)
+    bodies: list[str] = []
+
+    @tool(effect="idempotent", retries=RETRY)
+    async def book() -> str:
+        """Book."""
+        bodies.append("begun")
+        raise ToolError("busy", kind="transient")
+
+    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([say("done")]), tools=[book])
+    async with AgentRuntime(agent, log=log, clock=clock, ask_timeout_s=1e8) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go", key="k"))
+        while not sending.done():
+            await clock.advance(60)
+        attempts = [event.attempt for event in await events_of(session, ToolCallStarted)]
+        assert (attempts, len(bodies)) == ([1, 2, 3], 2)
+        assert [result.kind for result in await results_of(session)] == ["transient"]
 
 
 async def test_the_jitter_of_a_pause_follows_from_the_run_so_that_a_replay_gives_the_same(log: EventStore) -> None:
