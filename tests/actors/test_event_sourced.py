@@ -314,15 +314,6 @@ async def test_a_result_that_could_not_be_recorded_is_offered_again_and_its_work
     assert (setup.world.begun, setup.clock.waiting()) == (["a"], ())
 
 
-async def test_a_result_whose_append_failed_after_it_took_effect_is_recorded_once(setup: Setup) -> None:
-    await setup.ask(Want("a"))
-    setup.store.faults = ["after"]
-    await setup.ended("a")
-    await setup.clock.advance(60)
-    assert await setup.recorded() == ["Wanted a", "Done a"]
-    assert setup.world.published == ["Wanted a @1", "Done a @2"]
-
-
 async def test_a_result_whose_append_takes_effect_long_after_it_failed_is_recorded_once(setup: Setup) -> None:
     await setup.ask(Want("a"))
     setup.store.faults = ["before"]

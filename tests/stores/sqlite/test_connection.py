@@ -18,52 +18,6 @@ def memory() -> str:
     return "file::memory:"
 
 
-async def test_a_whole_function_runs_in_one_hop_on_the_connections_own_daemon_thread() -> None:
-    connection = await SQLiteConnection.open(memory())
-    threads: list[threading.Thread] = []
-
-    def work(opened: sqlite3.Connection) -> int:
-        threads.append(threading.current_thread())
-        opened.execute("CREATE TABLE t (x)")
-        opened.executemany("INSERT INTO t VALUES (?)", [(1,), (2,)])
-        threads.append(threading.current_thread())
-        (total,) = opened.execute("SELECT sum(x) FROM t").fetchone()
-        return int(total)
-
-    assert await connection.run(work) == 3
-    await connection.close()
-    assert threads[0] is threads[1]
-    assert threads[0] is not threading.current_thread()
-    assert threads[0].daemon
-
-
-async def test_functions_run_one_at_a_time_in_the_order_given() -> None:
-    connection = await SQLiteConnection.open(memory())
-    order: list[int] = []
-    futures = [connection.submit(lambda _, number=number: order.append(number)) for number in range(50)]  # type: ignore[misc]
-    futures[20].cancel()
-    await futures[-1]
-    assert order == list(range(50)), "cancelling a future does not stop what is queued"
-    await connection.close()
-
-
-async def test_an_error_in_the_thread_is_raised_to_who_waits_and_the_thread_goes_on() -> None:
-    connection = await SQLiteConnection.open(memory())
-
-    class Crash(BaseException):
-        pass
-
-    def crash(_: sqlite3.Connection) -> None:
-        raise Crash
-
-    with pytest.raises(Crash):
-        await connection.run(crash)
-    with pytest.raises(sqlite3.OperationalError):
-        await connection.run(lambda opened: opened.execute("nonsense"))
-    assert await connection.run(lambda opened: opened.execute("SELECT 1").fetchone()) == (1,)
-    await connection.close()
-
-
 async def test_transactions_are_begun_by_name_only() -> None:
     connection = await SQLiteConnection.open(memory())
     assert await connection.run(lambda opened: opened.isolation_level) is None

@@ -33,10 +33,18 @@ async def test_work_runs_in_order_in_one_daemon_thread() -> None:
     assert named("refold test order") == []
 
 
-async def test_an_error_reaches_who_waits_and_the_thread_goes_on() -> None:
+class Crash(BaseException):
+    """What no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, Crash])
+async def test_an_error_reaches_who_waits_and_the_thread_goes_on(error: type[BaseException]) -> None:
+    def fail() -> None:
+        raise error
+
     worker = SerialWorker("refold test errors")
-    with pytest.raises(ZeroDivisionError):
-        await worker.submit(lambda: 1 // 0)
+    with pytest.raises(error):
+        await worker.submit(fail)
     assert await worker.submit(lambda: 7) == 7
     await close_worker(worker)
 
