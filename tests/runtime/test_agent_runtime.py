@@ -162,21 +162,6 @@ async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_f
     assert "session/s -> its tool -> session/s" in result.text
 
 
-async def test_a_tool_may_send_to_another_session() -> None:
-    @tool
-    async def ask_another() -> str:
-        return (await (await runtime.session("other")).send("and?")).text
-
-    def answer(request: ModelRequest) -> Any:
-        if request.messages[-1].text == "go":
-            return use("ask_another")
-        return "I say so." if request.messages[-1].text == "and?" else "Heard."
-
-    async with talking(*[answer] * 3, tools=[ask_another]) as (session, runtime):
-        assert (await session.send("go")).text == "Heard."
-        assert [block.text for block in await results_of(session)] == ["I say so."]
-
-
 async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> None:
     class Whole:
         async def complete(self, request: ModelRequest) -> ModelResponse:

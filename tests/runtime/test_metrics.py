@@ -134,17 +134,6 @@ async def test_two_runtimes_in_turn_count_the_whole_log(tmp_path: Path) -> None:
     assert await read_metrics(log, at=first.position) == first.recorded()
 
 
-async def test_figures_of_several_runtimes_add_up() -> None:
-    async with runtime_on(name="one") as one, runtime_on(name="two") as two:
-        await (await one.session("a")).send("look")
-        await (await two.session("a")).send("fail")
-        total = await one.metrics.snapshot() + await two.metrics.snapshot()
-    assert (total.sessions, total.runs_completed, total.tool_calls, total.tool_failures) == (2, 2, 3, 1)
-    assert set(total.agents) == {"one", "two"}
-    assert total.live is not None
-    assert total.live.commits == one.commits + two.commits - 2, "their ends were not there yet"
-
-
 async def test_many_sessions_at_once_and_snapshots_in_between() -> None:
     async with runtime_on() as runtime:
 

@@ -17,7 +17,6 @@ from refold import (
     Cancelled,
     CommandRejected,
     ConfigError,
-    Progressed,
     RecordedEvent,
     ScriptItem,
     Session,
@@ -86,20 +85,6 @@ async def test_without_streaming_a_stream_has_events_only() -> None:
     async with streaming(say("hello"), config=AgentConfig(model="m")) as (session, _):
         items = [name(item) async for item in session.stream("hi")]
         assert items == ["InputQueued", "RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"]
-
-
-async def test_a_tools_reports_are_in_the_stream() -> None:
-    @tool(tier="act")
-    async def work(context: ToolContext[object]) -> str:
-        context.progress("half")
-        return "done"
-
-    async with streaming(use("work"), say("ok"), tools=[work]) as (session, _):
-        items = [item async for item in session.stream("go")]
-        names = [name(item) for item in items]
-        (report,) = [item for item in items if isinstance(item, Progressed)]
-        assert report.report == "half"
-        assert names.index("ToolCallStarted") < items.index(report) < names.index("ToolCallCompleted")
 
 
 async def test_a_stream_shows_its_own_run_only() -> None:

@@ -6,8 +6,6 @@
 import asyncio
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 from pathlib import Path
@@ -16,10 +14,8 @@ from typing import Any
 import pytest
 
 from refold.actors import ManualClock
-from refold.events import SESSION_CODEC
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.records import StoredEvent
-from refold.events.session.events import ToolCallCompleted, ToolCallStarted
 from refold.inspection.log_reading import EVENTS_PER_PAGE
 from refold.replay import follow_log
 from refold.stores import InMemoryStore, SQLiteStore
@@ -218,63 +214,3 @@ async def test_what_cannot_be_is_refused(options: dict[str, float]) -> None:
 async def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PersistenceError, match="does not exist"):
         await anext(follow_log(tmp_path / "events.db"))
-
-
-WRITER = """
-import asyncio, sys
-from refold import AgentConfig, AgentRuntime, ScriptedProvider, say, tool, use
-from refold.stores import SQLiteStore
-
-@tool(tier="observe", effect="pure")
-async def look(what: str) -> str:
-    "Look."
-    return what
-
-async def main():
-    async with await SQLiteStore.open(sys.argv[1]) as store:
-        print("open", flush=True)
-        sys.stdin.readline()
-        calls = [use("look", {"what": "a"}), use("look", {"what": "b"})]
-        script = [item for turn in range(8) for item in (calls, say("ok"))]
-        config = AgentConfig(model="m")
-        async with AgentRuntime(config, provider=ScriptedProvider(script), tools=[look], log=store) as runtime:
-            session = await runtime.session("alice")
-            for turn in range(8):
-                await session.send("Look")
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-async def test_b11_a_reader_of_another_process_sees_started_before_completed_and_nothing_twice(
-    tmp_path: Path,
-) -> None:
-    log = tmp_path / "events.db"
-    writer = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-c", WRITER, str(log), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert writer.stdin is not None
-    assert writer.stdout is not None
-    assert await writer.stdout.readline() == b"open\n"
-    follower = Follower(log, stream="session/alice")
-    writer.stdin.write(b"\n")
-    await writer.stdin.drain()
-    while writer.returncode is None:
-        await follower.clock.advance(0.2)
-    assert writer.returncode == 0
-    async with await SQLiteStore.open(log, read_only=True) as store:
-        everything = await store.read_stream("session/alice")
-    await follower.until(everything[-1].position)
-    await follower.stop()
-    assert follower.seen == everything
-    started: set[str] = set()
-    completed: set[str] = set()
-    for event in SESSION_CODEC.decode_all(follower.seen):
-        if isinstance(event, ToolCallStarted):
-            started.add(event.call)
-        elif isinstance(event, ToolCallCompleted):
-            assert event.call in started
-            assert event.call not in completed
-            completed.add(event.call)
-    assert len(completed) == 16
