@@ -181,6 +181,9 @@ class Lifecycle:
         agents, every = self.agents, self._settings.snapshot_every
         journal = Journal(store)
         journal.snapshots = Snapshots(store, every) if every is not None else None
+        for found in agents:
+            if found.hooks is not None:
+                found.hooks.publish = self.event_bus.progressed
         return RuntimeContext(
             settings=self._settings,
             store=store,

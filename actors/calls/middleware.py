@@ -18,9 +18,10 @@ for, and nothing else; and replay needs no middleware, since all that it did is 
 
 import asyncio
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -35,6 +36,16 @@ from refold.events.session.events import Deny
 
 UserBlocks = tuple[TextBlock | ImageBlock, ...]
 
+Publish: TypeAlias = Callable[[SessionId, str, object], None]
+
+
+def _to_nobody(session: SessionId, call: str, report: object) -> None:
+    """Where no runtime is, as in a replay."""
+
+
+def _report_to_nobody(report: object) -> None:
+    """Likewise."""
+
 
 class HookContext(msgspec.Struct, frozen=True, kw_only=True):
     """Where a hook is called."""
@@ -46,6 +57,11 @@ class HookContext(msgspec.Struct, frozen=True, kw_only=True):
     """From 1 in each run; 0 where there is none."""
     call: ToolCallId | None = None
     """The tool call, around its body."""
+    tool: str = ""
+    """The name of its tool."""
+    publish: Callable[[object], None] = _report_to_nobody
+    """Tells those who follow the session what it is given, as a `Progressed` report, of the call where there is one;
+    to be called on the loop. Nothing of it is logged."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +104,8 @@ class Hooks:
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         self._middleware = tuple(middleware)
+        self.publish: Publish = _to_nobody
+        """Given a session, one of its calls or an empty text, and a report; tells those who follow the session."""
 
     @property
     def change_requests(self) -> bool:
@@ -104,7 +122,7 @@ class Hooks:
         """
         context = HookContext(session=session)
         for each in self._overriding("on_user_message"):
-            said = await _called(each, "on_user_message", context, content)
+            said = await self._called(each, "on_user_message", context, content)
             content = content if said is None else tuple(blocks_of(said))
         return content
 
@@ -118,7 +136,7 @@ class Hooks:
             shown = msgspec.structs.replace(
                 request, messages=tuple(map(own_copy, request.messages)), tools=copy.deepcopy(request.tools)
             )
-            said = await _called(each, "on_pre_llm", context, shown)
+            said = await self._called(each, "on_pre_llm", context, shown)
             if said is not None and not isinstance(said, ModelRequest):
                 raise _wrong(each, "on_pre_llm", said, "a ModelRequest")
             if said is not None:
@@ -137,7 +155,7 @@ class Hooks:
             AgentLoopError: a hook failed, or gave no answer.
         """
         for each in self._overriding("on_post_llm"):
-            said = await _called(each, "on_post_llm", context, copy.deepcopy(response))
+            said = await self._called(each, "on_post_llm", context, copy.deepcopy(response))
             if said is not None and not isinstance(said, ModelResponse):
                 raise _wrong(each, "on_post_llm", said, "a ModelResponse")
             if said is not None:
@@ -153,7 +171,7 @@ class Hooks:
         """
         for each in self._overriding("on_tool_call"):
             try:
-                said = await _called(each, "on_tool_call", context, copy.deepcopy(call))
+                said = await self._called(each, "on_tool_call", context, copy.deepcopy(call))
                 if said is not None and not isinstance(said, Deny):
                     raise _wrong(each, "on_tool_call", said, "a Deny")
             except AgentLoopError as error:
@@ -168,7 +186,7 @@ class Hooks:
             AgentLoopError: a hook failed, or gave no result.
         """
         for each in self._overriding("on_tool_result"):
-            said = await _called(each, "on_tool_result", context, copy.deepcopy(result))
+            said = await self._called(each, "on_tool_result", context, copy.deepcopy(result))
             if said is None:
                 continue
             if not isinstance(said, ToolResultBlock):
@@ -180,22 +198,22 @@ class Hooks:
             result = changed if changed != result else result
         return result
 
+    async def _called(self, middleware: Middleware, hook: str, context: HookContext, value: object) -> Any:
+        publish = functools.partial(self.publish, context.session, context.call or "")
+        try:
+            said = getattr(middleware, hook)(msgspec.structs.replace(context, publish=publish), value)
+            return await said if inspect.isawaitable(said) else said
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # The border to user code.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            said = text_of_error(error) or type(error).__name__
+            raise AgentLoopError(f"{type(middleware).__name__}.{hook} failed: {said}") from error
+
     def _overriding(self, hook: str) -> list[Middleware]:
         return [each for each in self._middleware if getattr(type(each), hook) is not getattr(Middleware, hook)]
-
-
-async def _called(middleware: Middleware, hook: str, context: HookContext, value: object) -> Any:
-    try:
-        said = getattr(middleware, hook)(context, value)
-        return await said if inspect.isawaitable(said) else said
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # The border to user code.
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
-        said = text_of_error(error) or type(error).__name__
-        raise AgentLoopError(f"{type(middleware).__name__}.{hook} failed: {said}") from error
 
 
 def _wrong(middleware: Middleware, hook: str, said: object, wanted: str) -> AgentLoopError:

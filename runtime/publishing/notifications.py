@@ -28,12 +28,13 @@ class Streamed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progressed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running tool reports; not logged."""
+    """What a running tool, or middleware, reports; not logged."""
 
     session: SessionId
     call: ToolCallId
+    """Of the tool; empty where middleware reports that is not called around a tool's body."""
     report: object
-    """As the tool gave it to `ctx.progress`."""
+    """As it was given to `ctx.progress`, or to the `publish` of a `HookContext`."""
 
 
 class Missed(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,10 @@ from refold import (
     Middleware,
     ModelRequest,
     ModelResponse,
+    Progressed,
+    Published,
     ScriptedProvider,
+    Subscription,
     TextBlock,
     ToolCall,
     ToolError,
@@ -37,8 +40,8 @@ from refold import (
 from refold.events.core.content import text_of
 from refold.events.session import events as ev
 from refold.stores import EventStore
-from tests.conformance.cases import Case, Fails, Play, crashing, play_case, play_with_crashes, played
-from tests.conformance.sessions import CONFIG
+from tests.conformance.cases import Bench, Case, Fails, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.sessions import CONFIG, events_of, runtime_of
 from tests.conformance.steps import (
     approval_asked,
     begin,
@@ -126,6 +129,37 @@ class Hooked(Middleware):
 
     async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> Any:
         return await self._do("on_tool_result", context, result)
+
+
+async def until_the_end(following: Subscription) -> AsyncIterator[Published]:
+    """Yield what is published up to the end of a run."""
+    async for item in following:
+        yield item
+        if isinstance(getattr(item, "event", None), ev.RunCompleted):
+            return
+
+
+async def test_hooks_tell_those_who_follow_and_know_whose_result_they_see(log: EventStore) -> None:
+    def told(context: HookContext, value: Any) -> None:
+        context.publish((type(value).__name__, context.tool))
+
+    every = ("on_user_message", "on_pre_llm", "on_post_llm", "on_tool_call", "on_tool_result")
+    hooked = Hooked(**dict.fromkeys(every, told))
+    script = [[use("look", {"at": "a"}), use("fail", {"kind": "permanent"})], say("Done.")]
+    async with runtime_of(log, *script, tools=[*Bench().tools, fail], middleware=[hooked]) as runtime:
+        session = await runtime.session("s")
+        async with session.follow() as following:
+            await session.send("go")
+            items = [item async for item in until_the_end(following)]
+        reports = [item for item in items if isinstance(item, Progressed)]
+        calls = [event.call for event in await events_of(session, ev.ToolCallStarted)]
+    assert [(item.call, *item.report) for item in reports] == [
+        ("", "tuple", ""),
+        *[("", kind, "") for kind in ("ModelRequest", "ModelResponse")],
+        *[(calls[0], kind, "look") for kind in ("ToolCall", "ToolResultBlock")],
+        *[(calls[1], kind, "fail") for kind in ("ToolCall", "ToolResultBlock")],
+        *[("", kind, "") for kind in ("ModelRequest", "ModelResponse")],
+    ]
 
 
 def hooked(**hooks: Callable[[HookContext, Any], Any]) -> dict[str, Any]:
