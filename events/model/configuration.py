@@ -29,7 +29,7 @@ EffectClass = Literal["once", "idempotent", "pure"]
 Protocol = Literal["native", "react"]
 """How a model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action, Observation)."""
 
-CORE_VERSION = 4
+CORE_VERSION = 5
 """Raised whenever a recorded decision would now be taken differently; `core` replay compares within one version."""
 
 FOLD_VERSION = 4

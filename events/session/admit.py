@@ -22,6 +22,7 @@ from refold.events.session import commands
 from refold.events.session import events as ev
 from refold.events.session.normalise import imported_messages
 from refold.events.session.react import pending
+from refold.events.session.set_aside import content_at
 from refold.events.session.state import (
     CALL_ID,
     CommandWord,
@@ -78,6 +79,8 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             return _admit_import(state, command)
         case commands.ClearHistory():
             return _admit_clear(state, command)
+        case commands.SetContentAside():
+            return _admit_aside(state, command)
         case commands.SendInput():
             return _admit_input(state, command)
         case commands.AllowTurn():
@@ -199,6 +202,18 @@ def _admit_clear(state: SessionState, command: commands.ClearHistory) -> ev.Sess
     if not state.messages and command.key is None:
         return Recorded(state.cleared)
     return ev.HistoryCleared(key=command.key)
+
+
+def _admit_aside(state: SessionState, command: commands.SetContentAside) -> ev.SessionEvent | Recorded:
+    if (recorded := _recorded(state, "aside", command.key, (command.messages, command.calls))) is not None:
+        return recorded
+    if state.run is not None:
+        raise CommandRejected(f"{state.run.id} is under way; cancel it, or set something aside after it")
+    aside = content_at(state, command.messages, command.calls)
+    if not aside:
+        raise CommandRejected("nothing of it is in what the model is shown; it was set aside, summarised or cleared")
+    digest = content_digest((command.messages, command.calls))
+    return ev.InputSetAside(messages=aside, reason=command.reason, key=command.key, digest=digest)
 
 
 def _admit_cancel(state: SessionState, command: commands.CancelRun) -> ev.SessionEvent | Recorded:

@@ -35,6 +35,16 @@ class ImportHistory(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
 
 
+class SetContentAside(msgspec.Struct, frozen=True, kw_only=True):
+    """Leave messages, or results of calls, out of later requests."""
+
+    messages: tuple[Message, ...] = ()
+    """As they are in the history."""
+    calls: tuple[ToolCallId, ...] = ()
+    reason: str = ""
+    key: str | None = None
+
+
 class ClearHistory(msgspec.Struct, frozen=True, kw_only=True):
     """Show no earlier message to a model any more; not while a run is under way."""
 
@@ -210,6 +220,7 @@ SessionCommand: TypeAlias = (
     | Configure
     | ImportHistory
     | ClearHistory
+    | SetContentAside
     | SendInput
     | AllowTurn
     | CancelRun

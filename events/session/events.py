@@ -69,6 +69,25 @@ class HistoryCleared(Event, frozen=True, kw_only=True, tag="session.history_clea
     key: str | None = None
 
 
+class SetAside(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of the history in whose place another stands from now on."""
+
+    place: int
+    """Among the messages, from 0."""
+    stands: Message
+
+
+class InputSetAside(Event, frozen=True, kw_only=True, tag="session.input_set_aside.v1"):
+    """Some of what was said or returned is left out of later requests; the events that brought it stay."""
+
+    messages: tuple[SetAside, ...]
+    reason: str
+    """Why: what the provider said of it, or a person."""
+    key: str | None = None
+    digest: str = ""
+    """Of what was given with the key."""
+
+
 class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1"):
     """An input was accepted; its run is `run_<version of the event that accepted it>`."""
 
@@ -383,6 +402,7 @@ SessionEvent: TypeAlias = (
     | AgentConfigured
     | HistoryImported
     | HistoryCleared
+    | InputSetAside
     | InputQueued
     | RunStarted
     | TurnAllowed

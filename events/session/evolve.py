@@ -85,9 +85,19 @@ def _imported(state: SessionState, event: ev.HistoryImported) -> None:
 def _cleared(state: SessionState, event: ev.HistoryCleared) -> None:
     _remember_calls(state, state.messages)
     state.messages = []
+    state.accepted = 0
     state.cleared = state.version
     if event.key is not None:
         state.keys[event.key] = SessionKey(state.version, "", "clear")
+
+
+def _set_aside(state: SessionState, event: ev.InputSetAside) -> None:
+    messages = list(state.messages)
+    for aside in event.messages:
+        messages[aside.place] = aside.stands
+    state.messages = messages
+    if event.key is not None:
+        state.keys[event.key] = SessionKey(state.version, event.digest, "aside")
 
 
 def _remember_calls(state: SessionState, messages: Sequence[Message]) -> None:
@@ -157,6 +167,7 @@ def _context_prepared(state: SessionState, event: ev.ContextPrepared) -> None:
         kept = replaced[run.latest_input]
         run.latest_input = next((place for place, message in enumerate(event.summary) if message == kept), 0)
     state.messages = [*event.summary, *state.messages[event.replaced :]]
+    state.accepted = state.accepted - event.replaced + len(event.summary) if state.accepted >= event.replaced else 0
     state.summarised = state.version
     _spend(state, event.usage, event.model)
     spent = budget_spent(state, run)
@@ -187,6 +198,7 @@ def _model_responded(state: SessionState, event: ev.ModelResponded) -> None:
     run = _open_run(state)
     _spend(state, event.usage, event.model)
     _learn_size(state, event)
+    state.accepted = len(state.messages)
     run.resumes = 0
     run.stop_reason = event.stop_reason
     uses = tool_uses(event.content)
@@ -394,6 +406,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.AgentConfigured: _configured,
     ev.HistoryImported: _imported,
     ev.HistoryCleared: _cleared,
+    ev.InputSetAside: _set_aside,
     ev.InputQueued: _input_queued,
     ev.RunStarted: _run_started,
     ev.TurnAllowed: _turn_allowed,

@@ -61,6 +61,7 @@ from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
 from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
+from refold.events.session.set_aside import refused_content
 from refold.events.session.state import (
     Run,
     SessionState,
@@ -96,6 +97,9 @@ EXPIRED_TEXT = "Denied: nobody allowed the call in time, so it was not run."
 ENDED_TEXT = "The run was ended by another call of the same answer, so this one was not run."
 ABANDONED_TEXT = "The run failed before the call was answered."
 BROKEN_TEXT = "The call could not be carried out, so it was not run. Try again with fewer or simpler calls."
+
+SETS_ASIDE_SINCE = 5
+"""The first `CORE_VERSION` that sets aside what a provider refuses."""
 
 CALLS_RUNNING_MAX = 100
 """Most calls of one answer that run beside each other, or are put to a person; the next follows when one has ended."""
@@ -158,6 +162,8 @@ def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
             return [_denied(state, expired, "denied", EXPIRED_TEXT)]
         case ev.ModelFailed() if (retry := _retry(state, event)) is not None:
             return [retry]
+        case ev.ModelFailed(kind="invalid_request") if _sets_aside(state) and (refused := refused_content(state)):
+            return [ev.InputSetAside(messages=refused, reason=event.message)]
         case ev.ToolAttemptFailed():
             return [_after_attempt(state, event)]
         case ev.RunResumed() if state.run is not None and state.configuration is not None:
@@ -215,6 +221,11 @@ def _retry(state: SessionState, event: ev.ModelFailed) -> ev.SessionEvent | None
     pause_us = retry_delay_us(policy, counted, event.retry_after_s, f"{state.session}:{run.id}:{run.turns}")
     attempt = sum(run.failures.values())
     return ev.RetryScheduled(run=run.id, turn=run.turns, attempt=attempt, due_at=event.at + pause_us)
+
+
+def _sets_aside(state: SessionState) -> bool:
+    # Earlier cores let such a run fail and kept what it held: what they recorded is decided again as they did.
+    return state.configuration is not None and state.configuration.code.core >= SETS_ASIDE_SINCE
 
 
 def _after_attempt(state: SessionState, event: ev.ToolAttemptFailed) -> ev.SessionEvent:

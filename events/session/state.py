@@ -213,7 +213,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of its terminal event."""
 
 
-CommandWord = Literal["send", "cancel", "decide", "import", "clear"]
+CommandWord = Literal["send", "cancel", "decide", "import", "clear", "aside"]
 """Commands that take an idempotency key."""
 
 
@@ -260,6 +260,8 @@ class SessionState(msgspec.Struct):
     """Actions that a person allowed always, with the version of the decision."""
     cleared: int = 0
     """Version of the last HistoryCleared."""
+    accepted: int = 0
+    """How many of the messages were in a request that the model has answered."""
     counted: float = 1.0
     """How many tokens the provider counted for one that was counted by the context window, in the last answer of which
     both are known; at least 1."""

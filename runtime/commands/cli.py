@@ -29,6 +29,7 @@ from refold.commands.run.run import run
 from refold.commands.steer.approve import approve
 from refold.commands.steer.cancel import cancel
 from refold.commands.steer.send import send
+from refold.commands.steer.set_aside import set_aside
 from refold.version import __version__
 
 app = typer.Typer(
@@ -62,6 +63,7 @@ for command in (
 ):
     app.command(epilog=EXIT_CODES_HELP)(command)
 app.command("import", epilog=EXIT_CODES_HELP)(import_log)
+app.command("set-aside", epilog=EXIT_CODES_HELP)(set_aside)
 
 
 def _command(module: str, name: str) -> Callable[..., None]:

@@ -193,6 +193,9 @@ def _other_words(event: Event) -> str:
             return f"{len(messages)} message{'s' if len(messages) != 1 else ''}"
         case ev.HistoryCleared():
             return "the conversation begins anew"
+        case ev.InputSetAside(messages=messages, reason=reason):
+            places = ", ".join(str(aside.place + 1) for aside in messages)
+            return f"message {places} of the history is left out of later requests: {reason or 'so it was asked'}"
         case ev.ContextPrepared(replaced=replaced):
             return f"a summary stands for the oldest {replaced} messages"
         case _:

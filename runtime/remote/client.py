@@ -46,6 +46,7 @@ from refold.remote.protocol import (
     Refused,
     done,
     key_in_session,
+    named_event,
     session_command,
 )
 from refold.sessions.reads import waiting_below
@@ -294,7 +295,8 @@ class _Round:
         try:
             if state.configuration is None and isinstance(entry.command, InboxSend):
                 raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
-            command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key))
+            named = await named_event(self._store, self._session, entry.command)
+            command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key), named)
             planned = plan(SESSION_CORE, state, command, max(self._clock.now_us(), state.at))
             if isinstance(planned, Recorded):
                 outcome = await done(self._store, self._session, entry.command, planned.version, new=False)
@@ -305,7 +307,7 @@ class _Round:
                 await self._store.append([encoded_batch(self._session, planned, version)], payloads)
                 state = planned.state
                 outcome = await done(self._store, self._session, entry.command, version + 1, new=True)
-        except CommandRejected as error:
+        except (CommandRejected, ConfigError) as error:
             outcome = Refused(message=str(error))
             if state.version != version:  # It was decided, and cannot be encoded.
                 state = await self._durable_state()

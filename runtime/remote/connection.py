@@ -35,7 +35,15 @@ from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
 from refold.remote.client import AwaitedDecision, Given, awaited_decisions, give, session_state
 from refold.remote.follow import POLL_S, follow_run
-from refold.remote.protocol import Done, InboxCancel, InboxCommand, InboxDecide, Refused, send_command
+from refold.remote.protocol import (
+    Done,
+    InboxCancel,
+    InboxCommand,
+    InboxDecide,
+    InboxSetAside,
+    Refused,
+    send_command,
+)
 from refold.sessions.access import Input, checked_flag, checked_name
 from refold.sessions.outcome import RunResult
 from refold.stores.sqlite import file as sqlite_file
@@ -279,6 +287,20 @@ class ConnectedSession:
         )
         return (await self._give(decision, key)).outcome is not None
 
+    async def set_aside(self, version: int, *, reason: str = "", key: str | None = None) -> bool:
+        """Leave what an event brought out of later requests, as `Session.set_aside` does.
+
+        Returns:
+            Whether that is done; False = it waits in the inbox for a runtime.
+
+        Raises:
+            CommandRejected: a run is under way, or that is not in what the model is shown, or can be no such thing.
+            ConfigError: there is no such session.
+            PersistenceError: it could not be put into the inbox.
+        """
+        command = InboxSetAside(version=version, reason=recorded_reason(reason))
+        return (await self._give(command, key)).outcome is not None
+
     async def approvals(self) -> list[AwaitedDecision]:
         """Return the calls of the session that wait for a person's decision, and those that its children wait for.
 
@@ -457,6 +479,7 @@ class SyncConnectedSession:
     send = blocking(ConnectedSession.send)
     cancel = blocking(ConnectedSession.cancel)
     decide = blocking(ConnectedSession.decide)
+    set_aside = blocking(ConnectedSession.set_aside)
     approvals = blocking(ConnectedSession.approvals)
     history = blocking(ConnectedSession.history)
 

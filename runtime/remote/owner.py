@@ -32,6 +32,7 @@ from refold.remote.protocol import (
     Refused,
     done,
     key_in_session,
+    named_event,
     session_command,
 )
 from refold.sessions.access import hooked_input
@@ -171,7 +172,7 @@ class InboxReader:
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
                 f"{context.agents[0]!r}"
             )
-        asked, payloads = session_command(command, key)
+        asked, payloads = session_command(command, key, await named_event(context.store, session, command))
         hooks = context.hooks_of(agent)
         if isinstance(asked, SendInput) and hooks is not None:
             asked, payloads = await hooked_input(hooks, session, asked, payloads)

@@ -18,11 +18,12 @@ from refold.events.core.cleaning import clean_text
 from refold.events.core.content import ImageBlock, TextBlock
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
-from refold.events.session.commands import CancelRun, DecideApproval, SendInput
+from refold.events.session.commands import CancelRun, DecideApproval, SendInput, SetContentAside
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import CancelRequested, recorded_reason
+from refold.events.session.events import CancelRequested, SessionEvent, recorded_reason
 from refold.events.session.state import run_of_input
-from refold.sessions.access import Input, checked_key, input_blocks, input_content
+from refold.sessions.access import Input, aside_command, checked_key, input_blocks, input_content
+from refold.sessions.reads import event_at
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
 
@@ -60,7 +61,15 @@ class InboxDecide(msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbi
     """Allow every later call of the same action in the session too."""
 
 
-InboxCommand: TypeAlias = InboxSend | InboxCancel | InboxDecide
+class InboxSetAside(msgspec.Struct, frozen=True, kw_only=True, tag="set_aside", forbid_unknown_fields=True):
+    """Leave what an event brought out of later requests."""
+
+    version: int
+    """Of an input, a result or an imported history."""
+    reason: str = ""
+
+
+InboxCommand: TypeAlias = InboxSend | InboxCancel | InboxDecide | InboxSetAside
 """What a row says. A field that this Refold does not know is refused, and never ignored."""
 
 
@@ -126,7 +135,8 @@ class Inbox:
             raise CommandRejected("a key is not empty; leave it out to have one made")
         checked_key(key)
         cleaned = _cleaned(command)
-        session_command(cleaned, key)
+        if not isinstance(cleaned, InboxSetAside):  # What that means stands in the log.
+            session_command(cleaned, key)
         row, new = await self.file.add(
             checked_identifier(session, "session id"),
             clean_text(key),
@@ -165,9 +175,18 @@ class Inbox:
 
 
 def session_command(
-    command: InboxCommand, key: str
-) -> tuple[SendInput | CancelRun | DecideApproval, dict[PayloadHash, bytes]]:
-    """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected."""
+    command: InboxCommand, key: str, named: SessionEvent | None = None
+) -> tuple[SendInput | CancelRun | DecideApproval | SetContentAside, dict[PayloadHash, bytes]]:
+    """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected.
+
+    Args:
+        command: what the row says.
+        key: of the row.
+        named: the event whose version it names; see `named_event`.
+
+    Raises:
+        ConfigError: that event brought nothing that could be set aside.
+    """
     match command:
         case InboxSend():
             content, payloads = input_content(_input_of(command))
@@ -176,6 +195,13 @@ def session_command(
             return CancelRun(run=run, reason=reason, key=key), {}
         case InboxDecide(call=call, allow=allow, reason=reason, always=always):
             return DecideApproval(call=call, allowed=allow, reason=reason, always=always, key=key), {}
+        case InboxSetAside(version=version, reason=reason):
+            return aside_command(named, version, reason, key), {}
+
+
+async def named_event(store: EventStore, session: SessionId, command: InboxCommand) -> SessionEvent | None:
+    """Return the event whose version a command names, if it names one."""
+    return await event_at(store, session, command.version) if isinstance(command, InboxSetAside) else None
 
 
 def key_in_session(keys: Container[str], key: str) -> str:
@@ -218,6 +244,8 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
                 run=RunId(clean_text(run)) if run is not None else None,
                 reason=recorded_reason(reason) if reason is not None else None,
             )
+        case InboxSetAside(reason=reason):
+            return msgspec.structs.replace(command, reason=recorded_reason(reason))
         case InboxDecide(call=call):
             return msgspec.structs.replace(
                 command, call=ToolCallId(clean_text(call)), reason=recorded_reason(command.reason)

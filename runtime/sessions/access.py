@@ -30,8 +30,18 @@ from refold.events.session.commands import (
     ResumeRun,
     SendInput,
     SessionCommand,
+    SetContentAside,
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.events import (
+    HistoryImported,
+    InputQueued,
+    SessionEvent,
+    TimerSet,
+    ToolCallCompleted,
+    ToolCallFailed,
+    recorded_reason,
+)
 from refold.events.session.state import SessionState
 from refold.sessions.reads import content_by_hash
 from refold.stores.folding import Fold
@@ -82,6 +92,23 @@ def import_command(messages: Sequence[Message], key: str | None) -> tuple[Import
         kept.append(Message(message.role, content))
         payloads.update(large)
     return ImportHistory(messages=tuple(kept), key=checked_key(key)), payloads
+
+
+def aside_command(event: SessionEvent | None, version: int, reason: str, key: str | None) -> SetContentAside:
+    """Return the command that leaves what an event brought out of later requests; or raise ConfigError."""
+    why, checked = recorded_reason(reason), checked_key(key)
+    match event:
+        case InputQueued(content=content) | TimerSet(content=content):
+            return SetContentAside(messages=(Message("user", content),), reason=why, key=checked)
+        case HistoryImported(messages=messages):
+            said = tuple(message for message in messages if message.role == "user")
+            return SetContentAside(messages=said, reason=why, key=checked)
+        case ToolCallCompleted(call=call) | ToolCallFailed(call=call):
+            return SetContentAside(calls=(call,), reason=why, key=checked)
+        case _:
+            raise ConfigError(
+                f"version {version} brought no input, result or imported history; `refold show --events` lists what did"
+            )
 
 
 def checked_key(key: str | None) -> str | None:

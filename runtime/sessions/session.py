@@ -37,6 +37,7 @@ from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import (
     Input,
     SessionAccess,
+    aside_command,
     checked_flag,
     checked_key,
     checked_name,
@@ -46,7 +47,7 @@ from refold.sessions.access import (
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.sessions.outcome import RunResult, Spent, TurnResult
-from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, waiting_below
+from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, event_at, metadata_in, waiting_below
 from refold.sessions.run_handle import RunHandle, RunWatcher, begin
 from refold.sessions.stream import RunStream
 from refold.stores.values.backend import PersistenceBackend, save_in
@@ -289,6 +290,24 @@ class Session:
             PersistenceError: it could not be recorded.
         """
         await self._access.ask(ClearHistory(key=checked_key(key)))
+
+    async def set_aside(self, version: int, *, reason: str = "", key: str | None = None) -> None:
+        """Leave what an event brought out of later requests: an input, a result, or an imported history.
+
+        For what a provider refuses for good, where that was not noticed by itself. The event stays in the log, and a
+        note takes its place in the history.
+
+        Args:
+            version: of the InputQueued, TimerSet, ToolCallCompleted, ToolCallFailed or HistoryImported.
+            reason: is recorded.
+            key: idempotency key.
+
+        Raises:
+            CommandRejected: a run is under way, or what that event brought is not in what the model is shown.
+            ConfigError: there is no such version, or it brought nothing that a model is shown.
+        """
+        event = await event_at(self._context.store, self.id, version)
+        await self._access.ask(aside_command(event, version, reason, key))
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; open calls have a result that says so."""

@@ -192,6 +192,7 @@ class SyncSession:
     resume = blocking(Session.resume)
     import_history = blocking(Session.import_history)
     clear = blocking(Session.clear)
+    set_aside = blocking(Session.set_aside)
     history = blocking(Session.history)
     checkpoint = blocking(Session.checkpoint)
     payload = blocking(Session.payload)

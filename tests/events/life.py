@@ -69,6 +69,7 @@ WEIGHTS: dict[str, int] = {
     "CancelRun": 1,
     "ResumeRun": 1,
     "ClearHistory": 1,
+    "SetContentAside": 1,
     "ImportHistory": 1,
     "RecordModelInterruption": 1,
     "RecordContext": 1,
@@ -222,11 +223,13 @@ class Life:
                 return commands.RecordModelFailure(
                     run=observed.open_run,
                     turn=turn,
-                    kind=draw.choice(("server", "agent_loop")),
+                    kind=draw.choice(("server", "agent_loop", "invalid_request")),
                     message="",
                     retryable=draw.random() < 0.7,
                     retry_after_s=wait_s,
                 )
+            case 6 if said := [message for message in self._state.messages if message.role == "user"]:
+                return commands.SetContentAside(messages=(draw.choice(said),), key=draw.choice((key, None)))
             case _:
                 return self._long_answer()
 
@@ -357,6 +360,7 @@ def _scope(draw: random.Random) -> Scope:
         expires=draw.random() < 0.7,
         interrupts=True,
         waits=True,
+        refuses=True,
         summaries=draw.choice((0, 3)),
     )
 

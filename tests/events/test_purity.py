@@ -239,7 +239,7 @@ def printed(program: str, seed: str) -> str:
 def test_the_functions_of_a_core_do_the_same_twice_and_in_every_process_and_read_nothing_of_it(lives: str) -> None:
     logs = f"LOGS = {[str(log) for log in GOLDEN]}\n"
     digests = [printed(logs + FORBIDDING + CALLED_TWICE + lives, seed) for seed in ("0", "1")]
-    assert min(int(line.split()[-2]) for line in digests[0].splitlines()) > 50
+    assert min(int(line.split()[-2]) for line in digests[0].splitlines()) > 10
     assert digests[0] == digests[1]
 
 

@@ -7,9 +7,9 @@ Three reductions, all sound because of what the four functions read:
   exploration would end: each crash and each late result is one more event, which shifts all that comes later.
 - *The version itself* says only that the next event is later than all there are.
 - *The closed past.* What was said before the turn under way is only appended to, never decided from, but for whether a
-  summary may stand for it, which every move says of a history that it holds for; neither are results that are there,
-  usage, and how the last run ended. Each is judged when it is written, and then left out.
-  Digests of keyed commands, which contain identifiers, are left out because the observed session keeps the commands.
+  summary may stand for it, which every move says of a history that it holds for, and for what a provider may refuse,
+  which is part of the key where it may; neither are results that are there, usage, and how the last run ended. Each is
+  judged when it is written, and then left out. Digests of keyed commands, which contain identifiers, are left out because the observed session keeps the commands.
 
 The observed session is part of the key: two states that a fault has made equal, though their logs say different things,
 must stay two. `tests/selfcheck/exhaustive/test_canonical_state.py` checks the claim itself: merged states have the same
@@ -22,6 +22,7 @@ import msgspec
 
 from refold.events.core.content import Message, ToolResultBlock
 from refold.events.model.messages import Usage
+from refold.events.session.set_aside import INPUT_NOTE, RESULT_NOTE
 from refold.events.session.state import SessionState, Turn
 from tests.selfcheck.exhaustive.log_reader import ObservedSession
 
@@ -32,9 +33,25 @@ _VERSION = re.compile(rb'(run_|call_|input:|"(?:' + _FIELDS + rb')":|(?<=_)[0-9]
 _encoder = msgspec.json.Encoder()
 
 
-def canonical_key(state: SessionState, observed: ObservedSession) -> bytes:
-    """Return a text that two states share only if they have the same future, up to renumbering."""
-    return renumbered(_encoder.encode((_without_past(state), msgspec.structs.replace(observed, version=0))))
+def canonical_key(state: SessionState, observed: ObservedSession, *, refuses: bool = False) -> bytes:
+    """Return a text that two states share only if they have the same future, up to renumbering.
+
+    Args:
+        state: what the four functions read.
+        observed: what the log says.
+        refuses: a provider may refuse what it has not taken yet, so that this is no closed past.
+    """
+    told = _new_messages(state) if refuses else ()
+    return renumbered(_encoder.encode((_without_past(state), msgspec.structs.replace(observed, version=0), told)))
+
+
+def _new_messages(state: SessionState) -> list[tuple[str, bool, bool]]:
+    """Return of each message that no answer has shown to be taken: its role, whether it is of the run, or set aside."""
+    latest = state.run.latest_input if state.run is not None else 0
+    new = list(enumerate(state.messages))[state.accepted :]
+    return [
+        (one.role, place >= latest, INPUT_NOTE in one.text or RESULT_NOTE in str(one.content)) for place, one in new
+    ]
 
 
 def renumbered(text: bytes) -> bytes:
@@ -62,6 +79,7 @@ def _without_past(state: SessionState) -> SessionState:
         turn=_without_results(state.turn) if state.turn is not None else None,
         allowed_actions=dict.fromkeys(state.allowed_actions, 0),
         cleared=0,
+        accepted=0,
         cleared_calls={},
         keys={key: msgspec.structs.replace(record, digest="", finished=None) for key, record in state.keys.items()},
     )

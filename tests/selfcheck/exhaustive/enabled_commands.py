@@ -30,6 +30,7 @@ from refold.events.session.commands import (
     RecordToolResult,
     ResumeRun,
     SendInput,
+    SetContentAside,
     SessionCommand,
 )
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession
@@ -151,6 +152,8 @@ class EnabledCommands:
             yield Move(ClearHistory(), observed.has_history and observed.open_run is None)
             if "clear" in self._scope.keyed:
                 yield Move(ClearHistory(key="clear"))
+        if self._scope.refuses:
+            yield Move(SetContentAside(calls=(FOREIGN_CALL,)), foreign=True)
         if self._scope.imports and (
             not observed.imported or observed.open_run is not None or "import" in observed.keys
         ):
@@ -178,6 +181,8 @@ class EnabledCommands:
             for answer in self._answers if awaited else (late,):
                 yield Move(_response(run, turn, answer), awaited)
             yield Move(_failure(run, turn), awaited)
+            if self._scope.refuses:
+                yield Move(_failure(run, turn, kind="invalid_request"), awaited)
             if self._scope.summaries and seen.summaries < self._scope.summaries:
                 yield from self._summaries(observed, run, seen)
             if turn > 1:
@@ -305,8 +310,8 @@ def final_answer(run: RunId, turn: int) -> RecordModelResponse:
     return _response(run, turn, FINAL_ANSWER)
 
 
-def _failure(run: RunId, turn: int, *, retryable: bool = False) -> RecordModelFailure:
-    return RecordModelFailure(run=run, turn=turn, kind="server", message="overloaded", retryable=retryable)
+def _failure(run: RunId, turn: int, *, retryable: bool = False, kind: str = "server") -> RecordModelFailure:
+    return RecordModelFailure(run=run, turn=turn, kind=kind, message="overloaded", retryable=retryable)
 
 
 def _response(run: RunId, turn: int, answer: Answer) -> RecordModelResponse:

@@ -2,8 +2,8 @@
 
 Read `tests.selfcheck.exhaustive.log_reader` first. An input is shown when its run begins, one that joins with the next
 model call or when the run ends; an answer when it says something; results when the last of a turn is there. A
-summary comes to stand for the oldest messages. Nothing else ever enters the history, and only clearing it takes
-anything away.
+summary comes to stand for the oldest messages, and a note for what is set aside. Nothing else ever enters the history,
+and only clearing it takes anything away.
 """
 
 import msgspec
@@ -25,6 +25,8 @@ class HistoryDelta(msgspec.Struct):
     """For so many of its first messages others stand."""
     summary: list[str] = []
     """Those."""
+    aside: dict[int, str] = {}
+    """By place, what stands from now on for a message that was there."""
 
     def add(self, observed: ObservedSession, event: ev.SessionEvent) -> None:
         """Add what `event` does, the next one after all that `observed` has read."""
@@ -34,6 +36,8 @@ class HistoryDelta(msgspec.Struct):
             case ev.ContextPrepared():
                 self.replaced = event.replaced
                 self.summary = [told(message) for message in event.summary]
+            case ev.InputSetAside():
+                self.aside = {one.place: told(one.stands) for one in event.messages}
             case ev.HistoryImported():
                 self.added.extend(told(message) for message in event.messages)
             case ev.RunStarted(run=run):

@@ -208,6 +208,8 @@ def read(observed: ObservedSession, event: ev.SessionEvent, configuration: Agent
             last = event.messages[-1]
             uses = tool_uses(last.content) if last.role == "assistant" else []
             _read_calls(observed, uses, (ev.Verdict(),) * len(uses), configuration, "crashed")
+        case ev.InputSetAside():
+            _read_key(observed, event.key, "aside", event.digest)
         case ev.HistoryCleared():
             observed.has_history = False
             _read_key(observed, event.key, "clear", None)

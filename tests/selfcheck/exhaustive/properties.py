@@ -63,6 +63,9 @@ class Properties:
         if delta.replaced:
             first = [told(message) for message in messages[: len(delta.summary)]]
             self._expect("HISTORY", first == delta.summary, f"{delta.summary} is to come first, there is {first}")
+        for place, stands in delta.aside.items():
+            found = told(messages[place])
+            self._expect("HISTORY", found == stands, f"{stands} is to stand at {place}, there is {found}")
         return self._findings
 
     def judge_work(self, observed: ObservedSession, effects: Sequence[Effect]) -> list[Finding]:

@@ -121,6 +121,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """A call waits for a person only so long."""
     summaries: int = 0
     """How often a summary may come to stand for the oldest message of the history in one run."""
+    refuses: bool = False
+    """The provider refuses requests for what they hold."""
     waits: bool = False
     """The work of a call may wait for a person in another session."""
     rejects: bool = False

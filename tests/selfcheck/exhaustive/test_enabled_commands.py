@@ -29,6 +29,7 @@ SCOPE = Scope(
     expires=True,
     interrupts=True,
     summaries=1,
+    refuses=True,
     waits=True,
 )
 

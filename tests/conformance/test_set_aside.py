@@ -1,0 +1,162 @@
+"""What a provider refuses for good spoils no session: it is set aside, and the conversation goes on (case T14)."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    Completed,
+    Failed,
+    ImageBlock,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ProviderError,
+    Session,
+    TextBlock,
+    ToolResultBlock,
+    connect,
+    say,
+    tool,
+    use,
+)
+from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.session.events import InputSetAside
+from refold.events.session.set_aside import INPUT_NOTE, RESULT_NOTE
+from refold.inspection.check import check_log
+from refold.replay import replay
+from tests.runtime.command_line import run
+
+BROKEN = ImageBlock(media_type="image/png", data=b"broken")
+
+
+def has_image(content: Sequence[object]) -> bool:
+    return any(isinstance(block, ImageBlock) or has_image(getattr(block, "content", ())) for block in content)
+
+
+class Picky:
+    """Refuses every request that holds an image or the word "poison", as `invalid_request`."""
+
+    def __init__(self, *answers: ModelResponse) -> None:
+        self.answers = list(answers)
+        self.requests: list[ModelRequest] = []
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        self.requests.append(request)
+        if any(has_image(message.content) or "poison" in message.text for message in request.messages):
+            raise ProviderError("Could not process image", kind="invalid_request", status=400)
+        return self.answers.pop(0) if self.answers else say("Yes.")
+
+
+@tool(tier="observe", effect="pure")
+def picture() -> list[TextBlock | ImageBlock]:
+    return [TextBlock(text="Here it is."), BROKEN]
+
+
+CALL = ModelResponse(content=(use("picture", {}),), stop_reason="tool_use")
+
+
+async def image_sent(session: Session) -> object:
+    return (await session.send([TextBlock(text="What is this?"), BROKEN])).outcome
+
+
+async def text_sent(session: Session) -> object:
+    return (await session.send("poison")).outcome
+
+
+async def image_returned(session: Session) -> object:
+    return (await session.send("Show me.")).outcome
+
+
+async def image_imported(session: Session) -> object:
+    old = [Message("user", (TextBlock(text="Old."), BROKEN)), Message("assistant", (TextBlock(text="I see."),))]
+    await session.import_history(old)
+    return (await session.send("And?")).outcome
+
+
+REFUSED: dict[str, tuple[Callable[[Session], Any], list[ModelResponse], list[str]]] = {
+    "an image in an input": (image_sent, [], [f"What is this?{INPUT_NOTE}"]),
+    "a text": (text_sent, [], [INPUT_NOTE]),
+    "an image that a tool returned": (image_returned, [say("Good."), CALL], ["Show me.", RESULT_NOTE]),
+    "an image of an imported history": (image_imported, [], [f"Old.{INPUT_NOTE}", "And?"]),
+}
+
+
+def said_by_user(messages: Sequence[Message]) -> list[str]:
+    return [
+        message.text
+        or "".join(
+            part.text
+            for block in message.content
+            if isinstance(block, ToolResultBlock)
+            for part in block.content
+            if isinstance(part, TextBlock)
+        )
+        for message in messages
+        if message.role == "user"
+    ]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_is_refused_is_set_aside_and_the_session_goes_on(tmp_path: Path, what: str) -> None:
+    say_it, answers, shown = REFUSED[what]
+    provider, log = Picky(*answers), tmp_path / "events.db"
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[picture], log=log) as runtime:
+        session = await runtime.session("a")
+        assert (await session.send("I like tea.")).outcome == Completed()
+        failed = await say_it(session)
+        assert isinstance(failed, Failed)
+        assert "Could not process image" in str(failed.error)
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[picture], log=log) as runtime:
+        session = await runtime.session("a")
+        assert (await session.send("Are you there?")).outcome == Completed()
+        assert said_by_user(provider.requests[-1].messages) == ["I like tea.", *shown, "Are you there?"]
+        asides = [event.event async for event in session.events() if isinstance(event.event, InputSetAside)]
+        assert [aside.reason for aside in asides] == ["ProviderError: Could not process image"]
+    assert (await check_log(log)).sound
+    (await replay(log)).raise_for_divergence()
+    assert "is left out of later requests: ProviderError: Could not process image" in " ".join(run("show", log, "a").stdout.split())
+
+
+async def test_what_was_taken_before_is_left_alone_and_a_person_sets_it_aside(tmp_path: Path) -> None:
+    provider, log = Picky(), tmp_path / "events.db"
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[picture], log=log) as runtime:
+        session = await runtime.session("a")
+        await session.send("Keep this.", key="one")
+        versions = [event.version async for event in session.events()]
+        await session.set_aside(3, reason="by mistake", key="k")
+        await session.set_aside(3, reason="by mistake", key="k")
+        assert len([event async for event in session.events()]) == len(versions) + 1
+        assert said_by_user(await session.history()) == [INPUT_NOTE]
+        for version, error, words in (
+            (3, CommandRejected, "nothing of it"),
+            (1, ConfigError, "brought no input"),
+            (99, ConfigError, "brought no input"),
+            (-1, ConfigError, "brought no input"),
+        ):
+            with pytest.raises(error, match=words):
+                await session.set_aside(version)
+        await session.send("Go on.")
+        assert said_by_user(provider.requests[-1].messages) == [INPUT_NOTE, "Go on."]
+
+
+def test_the_command_and_a_connection_set_aside_in_a_log_that_no_runtime_owns(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    with AgentRuntime(AgentConfig(model="m"), provider=Picky(say("Good."), CALL), tools=[picture], log=log) as runtime:
+        session = runtime.session("a")
+        for text in ("One", "Two"):
+            session.send(text)
+    assert run("set-aside", log, "a", 3, "--reason", "private").exit_code == 0
+    assert run("set-aside", log, "a", 3).exit_code == 1
+    assert run("set-aside", log, "a", 1).exit_code == 1
+    assert run("set-aside", log, "a", 0).exit_code == 2
+    with connect(log) as connection:
+        assert said_by_user(connection.session("a").history())[0] == INPUT_NOTE
+        with pytest.raises(CommandRejected, match="brought no input"):
+            connection.session("a").set_aside(2)
+    assert run("check", log).exit_code == 0
+    assert run("replay", log).exit_code == 0
