@@ -46,7 +46,8 @@ def hostile_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Help and usage.
 
 
-HELPED = ["resume", "sessions", "show", "replay", "check", "metrics", "stats", "tail", "export", "import", "backup"]
+LOOKING = ["sessions", "show", "replay", "check", "metrics", "stats", "tail", "export", "import", "backup"]
+HELPED = [*LOOKING, "resume", "set-aside"]
 
 
 def test_help_names_every_command_and_the_exit_codes() -> None:

@@ -9,7 +9,8 @@ Three reductions, all sound because of what the four functions read:
 - *The closed past.* What was said before the turn under way is only appended to, never decided from, but for whether a
   summary may stand for it, which every move says of a history that it holds for, and for what a provider may refuse,
   which is part of the key where it may; neither are results that are there, usage, and how the last run ended. Each is
-  judged when it is written, and then left out. Digests of keyed commands, which contain identifiers, are left out because the observed session keeps the commands.
+  judged when it is written, and then left out. Digests of keyed commands, which contain identifiers, are left out
+  because the observed session keeps the commands.
 
 The observed session is part of the key: two states that a fault has made equal, though their logs say different things,
 must stay two. `tests/selfcheck/exhaustive/test_canonical_state.py` checks the claim itself: merged states have the same

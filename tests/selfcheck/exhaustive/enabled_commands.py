@@ -30,8 +30,8 @@ from refold.events.session.commands import (
     RecordToolResult,
     ResumeRun,
     SendInput,
-    SetContentAside,
     SessionCommand,
+    SetContentAside,
 )
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession
 from tests.selfcheck.exhaustive.scope import (
