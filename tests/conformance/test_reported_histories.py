@@ -90,6 +90,11 @@ def orphans_of(*names: str, count: int) -> list[str]:
 
 # A01, A04, A19: an interrupted call has its result before the next input
 
+TWENTY: dict[str, list[Any]] = {
+    "one by one": [use("look", {"at": f"{n}"}) for n in range(20)],
+    "beside each other": [[use("look", {"at": f"{n}"}) for n in range(20)]],
+}
+
 INTERRUPTED = {
     **{
         f"case A01: the input after an interrupt comes behind one result for each call, {what}": Case(
@@ -145,10 +150,7 @@ INTERRUPTED = {
             results=[*(f"saw {n}" for n in range(20)), CANCELLED_TEXT],
             done=[f"saw {n}" for n in range(20)],
         )
-        for how, script in {
-            "one by one": [use("look", {"at": f"{n}"}) for n in range(20)],
-            "beside each other": [[use("look", {"at": f"{n}"}) for n in range(20)]],
-        }.items()
+        for how, script in TWENTY.items()
     },
 }
 
@@ -278,13 +280,15 @@ def inputs(play: Play) -> list[Any]:
 
 NAMES = [f"{number * 7919 % 101}" for number in range(50)]
 
+NOTHING: list[Any] = ["", " \n", "null", None, {}]
+
 ARGUMENTS = {
     **{
         f"case B04: a call without arguments is shown again turn after turn, {arguments!r}": Case(
             [use("look", arguments), say("one"), use("look", arguments), say("two")],
             [send("go", "one"), send("go", "two"), check(inputs, [({}, None)] * 2)],
         )
-        for arguments in ("", " \n", "null", None, {})
+        for arguments in NOTHING
     },
     **{
         f"case B06: a turn with arguments that were cut goes on and makes the other calls, {cut}": Case(
