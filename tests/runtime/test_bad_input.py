@@ -16,8 +16,6 @@ import pytest
 from msgspec.json import encode as to_json
 
 from refold import (
-    AgentConfig,
-    AgentRuntime,
     CommandRejected,
     Completed,
     ConfigError,
@@ -26,7 +24,6 @@ from refold import (
     Message,
     ModelRequest,
     ModelResponse,
-    ProviderError,
     RunResult,
     Session,
     TextBlock,
@@ -325,58 +322,11 @@ async def test_an_answer_of_wrong_types_fails_its_run_as_malformed(log: EventSto
     assert "cannot be used" in result.outcome.error.message
 
 
-class _Provider:
-    """Returns, or raises, what it was given."""
-
-    def __init__(self, answer: Any) -> None:
-        self._answers = [answer, say("back")]
-
-    async def complete(self, request: ModelRequest) -> Any:
-        answer = self._answers.pop(0)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
-        yield await self.complete(request)
-
-
 class _UnsayableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("cannot be said")
 
     __repr__ = __str__
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        "text",
-        5,
-        SystemExit(3),
-        GeneratorExit(),
-        asyncio.CancelledError("of its own"),
-        StopAsyncIteration(),
-        _UnsayableError(),
-        ValueError("\ud800" * 200_000),
-        ProviderError("x", kind="nonsense", status="529", retry_after_s=float("inf")),  # type: ignore[arg-type]
-        ProviderError("x", kind="overloaded", retryable=True, retry_after_s=float("nan")),
-    ],
-    ids=lambda answer: type(answer).__name__,
-)
-async def test_a_provider_that_returns_or_raises_anything_fails_its_run_and_the_next_one_works(
-    log: EventStore, answer: Any, streaming: bool
-) -> None:
-    config = AgentConfig(model="m", streaming=streaming)
-    async with AgentRuntime(config, provider=_Provider(answer), log=log) as runtime:
-        session = await runtime.session("s")
-        result = await session.send("go")
-        assert isinstance(result.outcome, Failed)
-        assert 0 < len(result.outcome.error.message) <= 2_100
-        assert (await session.send("again")).text == "back"
 
 
 async def test_a_provider_and_a_subscriber_that_change_arguments_change_nothing_of_the_session(log: EventStore) -> None:
