@@ -302,7 +302,7 @@ class ToolActor(Actor):
             call=message.call,
             session=message.session,
             deps=self._deps,
-            cancel=running.token,
+            cancel=running.token.child(),  # What the body cancels by itself ends no run.
             report=lambda report: self._progressed(running, report),
         )
         self._listen(running)
