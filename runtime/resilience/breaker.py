@@ -287,14 +287,15 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
             alone: does the same while no runtime has the breaker.
             in_turn: behind what was told to the actor before.
         """
-        with self._before_runtime() as ref:
-            if ref is None or not ref.is_alive():
-                return outcome_of(alone, RefoldError)
-        if asyncio._get_running_loop() is ref.system.loop and not in_turn:
-            actor = ref.system.instance(self.stream)
+        here = self._ref
+        if here is not None and not in_turn and asyncio._get_running_loop() is here.system.loop and here.is_alive():
+            actor = here.system.instance(self.stream)
             if isinstance(actor, BreakerActor):
                 self._before, self._actor = None, actor
                 return outcome_of(lambda: ask(actor), RefoldError)
+        with self._before_runtime() as ref:
+            if ref is None or not ref.is_alive():
+                return outcome_of(alone, RefoldError)
         return ref.ask(OfCircuit(ask), block=False)
 
     def _seen(self, shared: BreakerState, at: int) -> None:
