@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold.actors import ActorFailure, EventSourcedSystem, Hosted, ManualClock, Performed
+from refold.actors import ActorFailure, ActorRef, EventSourcedSystem, Hosted, ManualClock, Performed
+from refold.actors.effects import CancelEffect
+from refold.actors.hosted import BeginWork
 from refold.actors.kernel.errors import ActorStopped
 from refold.events import (
     CommandRejected,
@@ -423,16 +425,66 @@ async def test_work_is_cancelled_when_it_is_no_longer_pending(world: World) -> N
         assert (await jobs.read("one", lambda state: state.finished)) == {"slow,late": "after all"}
 
 
-async def test_work_that_lets_a_cancellation_of_its_own_out_has_failed(world: World) -> None:
+class OfItsOwn(BaseException):
+    """What no `except Exception` sees."""
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), SystemExit("x"), OfItsOwn("x")])
+async def test_work_that_raises_what_is_no_exception_has_failed(world: World, raised: BaseException) -> None:
     async def perform(effect: Work) -> Command | None:
-        raise asyncio.CancelledError
+        raise raised
 
     async with world.system() as system:
         jobs = await system.host("jobs", JobCore, perform=perform)
         await jobs.ask("one", Want("told"))
         await world.clock.settle()
-        finished = await jobs.read("one", lambda state: state.finished)
-        assert finished == {"told": "failed: the work let CancelledError() out by itself"}
+        finished = await jobs.read("one", lambda state: state.finished["told"])
+        assert finished.startswith(f"failed: the work let {raised!r} out")
+
+
+async def test_work_that_its_worker_is_told_of_twice_is_done_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = ActorRef.tell
+
+    def twice(ref: ActorRef, message: Any) -> None:
+        for _ in range(2 if isinstance(message, BeginWork) else 1):
+            tell(ref, message)
+
+    monkeypatch.setattr(ActorRef, "tell", twice)
+    async with world.system() as system:
+        jobs = await world.host(system)
+        await jobs.ask("one", Want("a"))
+        await world.clock.settle()
+        assert await jobs.read("one", lambda state: state.finished) == {"a": "done"}
+    assert world.outside.begun == ["a"]
+
+
+async def test_work_that_is_cancelled_before_its_first_step_is_not_done_and_does_not_hold_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, held = ActorRef.tell, list[Any]()
+
+    def both_at_once(ref: ActorRef, message: Any) -> None:
+        """Pass work on with its cancellation behind it."""
+        if isinstance(message, BeginWork):
+            held.append(message)
+            return
+        for work in held if isinstance(message, CancelEffect) else ():
+            tell(ref, work)
+        tell(ref, message)
+
+    async with world.system() as system:
+        jobs = await world.host(system)
+        with monkeypatch.context() as patched:
+            patched.setattr(ActorRef, "tell", both_at_once)
+            await jobs.ask("one", Want("a"))
+            await jobs.ask("one", Drop("a"))
+            await world.clock.settle()
+        assert world.outside.begun == []
+        await jobs.ask("one", Want("b"))
+        await world.clock.settle()
+        assert world.outside.begun == ["b"]
 
 
 async def test_work_outlives_the_restart_of_its_actor(world: World) -> None:
