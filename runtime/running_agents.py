@@ -259,6 +259,7 @@ class RunningAgents:
                 policy=agent.policy,
                 offer=agent.offer,
                 output_check=found.output_check,
+                recovery=agent.config.recovery_function,
                 recalling=found.recalling,
                 window=agent.context,
                 hooks=found.hooks,
@@ -266,12 +267,14 @@ class RunningAgents:
             )
 
         def tool(place: str) -> ToolActor:
+            found = self[place.rpartition("/")[0]]
             return ToolActor(
-                self[place.rpartition("/")[0]].tools,
+                found.tools,
                 journal,
                 event_bus,
                 deps=context.settings.deps,
                 subagents=subagents,
+                recovery=found.agent.config.recovery_function,
                 cancel_grace_s=context.settings.cancel_grace_s,
             )
 

@@ -42,6 +42,7 @@ from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import ProviderError
+from refold.events.model.configuration import RecoveryFunction
 from refold.events.model.context_window import ContextWindow
 from refold.events.model.messages import NOTHING, ModelRequest, ModelResponse, Usage, UsageDelta
 from refold.events.model.payloads import restored
@@ -112,12 +113,13 @@ class ModelActor(Actor):
         policy: Policy | None = None,
         offer: Offer | None = None,
         output_check: CheckOutput | None = None,
+        recovery: RecoveryFunction | None = None,
         recalling: Recalling | None = None,
         window: ContextWindow | None = None,
         hooks: Hooks | None = None,
         summariser: Provider | None = None,
     ) -> None:
-        self._rules = AnswerRules(tools, policy, output_check)
+        self._rules = AnswerRules(tools, policy, output_check, recovery)
         self._window = window
         self._summariser = summariser or provider
         self._hooks = hooks

@@ -18,6 +18,7 @@ from types import MappingProxyType
 import msgspec
 
 from refold.actors.calls.middleware import CallRefused
+from refold.actors.calls.policy import recovery_text
 from refold.actors.calls.protocols import SessionObserver, ToolRunner
 from refold.actors.calls.results import WithLimit, failure, result_content, text_of_error
 from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
@@ -52,6 +53,7 @@ from refold.events.core.errors import (
 )
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, StreamName, ToolCallId, kind_and_identifier
 from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolState
+from refold.events.model.configuration import RecoveryFunction
 from refold.events.session.commands import RecordToolResult
 
 log = logging.getLogger("refold.tool")
@@ -136,8 +138,10 @@ class ToolActor(Actor):
         *,
         deps: object = None,
         subagents: Subagents | None = None,
+        recovery: RecoveryFunction | None = None,
         cancel_grace_s: float = CANCEL_GRACE_S,
     ) -> None:
+        self._recovery = recovery
         self._facts = FoldedStream(TOOL_CORE, TOOL_CODEC, journal)
         self._runner = runner
         self._observer = observer
@@ -249,10 +253,12 @@ class ToolActor(Actor):
             raise
         except AgentLoopError as error:  # What carries the body out has failed, so nobody knows how far it came.
             log.error("%s: call %s cannot be carried out: %s", self.address, running.message.call, error)
-            self._tell_text(running, f"{CRASHED_TEXT} ({text_of_error(error)})", "crashed", broken=True)
+            await self._tell_broken(running, f"{CRASHED_TEXT} ({text_of_error(error)})", "crashed", error)
         except CallRefused as error:
-            text = f"{error}. The call was not run." if error.broken else str(error)
-            self._tell_text(running, text, "denied", broken=error.broken)
+            if error.broken:
+                await self._tell_broken(running, f"{error}. The call was not run.", "denied", error)
+            else:
+                self._tell_text(running, str(error), "denied")
         except CallNotMade as error:
             self._tell_text(running, str(error), "shed")
         except BaseException as error:  # The border to user code: its failure is a result for the model.
@@ -327,6 +333,20 @@ class ToolActor(Actor):
         finally:
             calling.over = True
 
+    async def _tell_broken(self, running: _Running, text: str, kind: ErrorKind, error: Exception) -> None:
+        """Tell that a call could not be carried out, and what is to become of its run."""
+        recovery: str | None = None
+        if self._recovery is not None:
+            try:
+                recovery = await recovery_text(self._recovery, running.message.session, [self.tool], error)
+            except asyncio.CancelledError:
+                if not running.token.cancelled:
+                    raise
+                self._tell_cancelled(running)
+                return
+            text = f"{text}\n{recovery}" if recovery else text
+        self._tell(running, (TextBlock(text=text),), kind, broken=True, recovery=recovery)
+
     def _tell_text(
         self, running: _Running, text: str, kind: ErrorKind, *, broken: bool = False, again: bool = False
     ) -> None:
@@ -341,6 +361,7 @@ class ToolActor(Actor):
         *,
         ends_run: bool = False,
         broken: bool = False,
+        recovery: str | None = None,
         again: bool = False,
     ) -> None:
         original, more = running.context.original if running.context is not None else (None, {})
@@ -350,6 +371,7 @@ class ToolActor(Actor):
             kind=kind,
             ends_run=ends_run,
             broken=broken,
+            recovery=recovery,
             original=original,
             attempt=running.message.attempt,
             again=again,

@@ -16,9 +16,10 @@ from refold.actors.calls.results import text_of_error
 from refold.events.core.content import ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId
-from refold.events.model.configuration import ToolSpec
+from refold.events.model.configuration import RecoveryFunction, ToolSpec
 from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, ProposedCall, Verdict, recorded_reason
 from refold.events.session.normalise import NormalisedResponse
+from refold.events.session.react import BROKEN_TEXT
 
 log = logging.getLogger("refold.model")
 
@@ -53,6 +54,28 @@ def _is_offered(offer: Offer, session: SessionId, spec: ToolSpec) -> bool:
     if not isinstance(said, bool):
         raise AgentLoopError(f"the offer of tools gave {type(said).__name__} for {spec.name} instead of True or False")
     return said
+
+
+async def recovery_text(function: RecoveryFunction, session: SessionId, tools: Sequence[str], error: Exception) -> str:
+    """Return what a model is told of calls that broke before it is asked again; nothing = the run ends."""
+    try:
+        said = function(session, tuple(tools), error)
+        if inspect.isawaitable(said):
+            said = await said
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failure:  # The border to user code: it has decided nothing, so the run does not go on.
+        task = asyncio.current_task()
+        if isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        log.exception("the error_recovery of session %s failed", session)
+        return ""
+    if not isinstance(said, str | None):
+        log.error("the error_recovery of session %s gave %s instead of a text or None", session, type(said).__name__)
+    if not isinstance(said, str) or said == "stop":
+        return ""
+    text = recorded_reason(said)
+    return BROKEN_TEXT if said == "retry" or not text.strip() else text
 
 
 async def policy_verdicts(

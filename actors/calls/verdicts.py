@@ -8,13 +8,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from refold.actors.calls.middleware import HookContext
-from refold.actors.calls.policy import Policy, policy_verdicts
+from refold.actors.calls.policy import Policy, policy_verdicts, recovery_text
 from refold.actors.calls.protocols import ToolRunner
 from refold.actors.calls.results import text_of_error
 from refold.events.core.cleaning import clean_text
-from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock
-from refold.events.model.configuration import ToolSpec
+from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock, tool_uses
+from refold.events.core.errors import AgentLoopError
+from refold.events.model.configuration import RecoveryFunction, ToolSpec
 from refold.events.model.messages import ModelResponse, ToolUse
 from refold.events.session.events import Verdict
 from refold.events.session.normalise import NormalisedResponse, recorded_answer
@@ -31,7 +34,14 @@ MESSAGE_CHARACTERS_MAX = 2_000
 class AnswerRules:
     """What one agent's answers must be."""
 
-    def __init__(self, tools: ToolRunner, policy: Policy | None, output_check: CheckOutput | None) -> None:
+    def __init__(
+        self,
+        tools: ToolRunner,
+        policy: Policy | None,
+        output_check: CheckOutput | None,
+        recovery: RecoveryFunction | None = None,
+    ) -> None:
+        self._recovery = recovery
         self._tools = tools
         self._policy = policy
         self._output_check = output_check
@@ -41,7 +51,7 @@ class AnswerRules:
     ) -> NormalisedResponse:
         """Return what is recorded of a response, large blocks spilled to payloads."""
         assert where.run is not None
-        return await policy_verdicts(
+        answer = await policy_verdicts(
             recorded_answer(response, self._check),
             self._policy,
             session=where.session,
@@ -50,6 +60,17 @@ class AnswerRules:
             tools=tools,
             offered=offered,
         )
+        broken = [verdict for verdict in answer.verdicts if verdict.verdict == "broken"]
+        if self._recovery is None or not broken:
+            return answer
+        named = zip(tool_uses(answer.content), answer.verdicts, strict=True)
+        names = [use.name for use, verdict in named if verdict.verdict == "broken"]
+        said = await recovery_text(self._recovery, where.session, names, AgentLoopError(broken[0].reason))
+        verdicts = tuple(
+            msgspec.structs.replace(verdict, recovery=said) if verdict.verdict == "broken" else verdict
+            for verdict in answer.verdicts
+        )
+        return msgspec.structs.replace(answer, verdicts=verdicts)
 
     def rejection(self, response: ModelResponse) -> str:
         """Return why an answer cannot be used as a whole, in words for the model; empty where it can be."""

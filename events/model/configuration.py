@@ -5,6 +5,7 @@ reads is inline, the system prompt and the tools' schemas are payloads named by 
 """
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError
-from refold.events.core.ids import AgentId, PayloadHash
+from refold.events.core.ids import AgentId, PayloadHash, SessionId
 from refold.events.model.retry import RetryPolicy
 from refold.events.model.spending import Budget, Price, price_of
 
@@ -49,6 +50,13 @@ ErrorRecovery = Literal["stop", "retry"]
 `stop`: the run fails. `retry`: the model is told that its calls failed and asked for simpler ones, a few times.
 """
 
+RecoveryFunction: TypeAlias = Callable[[SessionId, tuple[str, ...], Exception], "str | Awaitable[str | None] | None"]
+"""Decides what becomes of a run then, given its session, the names of the tools whose calls broke, and the error: None
+or `"stop"`; `"retry"`; or a text, which the model is told before it is asked again.
+
+A plain function runs on the loop and must return quickly; one that raises stops the run.
+"""
+
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent thinks. Only `model` is required.
@@ -72,8 +80,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         prices: what tokens cost, by model; a name stands for all models whose names begin with it.
         error_recovery: what becomes of a run when carrying out tool calls itself breaks, because a policy, a validator
             or the runner raised. `stop`: the run fails. `retry`: the model is told that its calls failed and asked for
-            simpler ones, a few times.
-        recoveries_max: how often in a row `error_recovery="retry"` asks again before the run fails, >= 0.
+            simpler ones, a few times. A `RecoveryFunction` decides each time, and what it said is recorded.
+        recoveries_max: how often in a row the model is asked again then before the run fails, >= 0.
         resumes_max: how often a run may be resumed without progress before it is parked, >= 0.
         streaming: whether answers are requested as streams.
         protocol: how the model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action,
@@ -98,11 +106,16 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     empty_answers_max: int = DEFAULT_EMPTY_ANSWERS_MAX
     budget: Budget | None = None
     prices: dict[str, Price] = {}
-    error_recovery: ErrorRecovery = "stop"
+    error_recovery: ErrorRecovery | RecoveryFunction = "stop"
     recoveries_max: int = DEFAULT_RECOVERIES_MAX
     resumes_max: int = DEFAULT_RESUMES_MAX
     streaming: bool = False
     protocol: Protocol = "native"
+
+    @property
+    def recovery_function(self) -> RecoveryFunction | None:
+        """What decides about recovery, where that is a function."""
+        return self.error_recovery if callable(self.error_recovery) else None
 
     def __post_init__(self) -> None:
         for field, good, wanted in (*_bounds_of_answers(self), *_bounds_of_runs(self)):
@@ -155,7 +168,11 @@ def _bounds_of_runs(config: AgentConfig) -> Bounds:
             and all(_is_text(name) and isinstance(price, Price) for name, price in prices.items()),
             "a dict of Price by model",
         ),
-        ("error_recovery", config.error_recovery in ("stop", "retry"), '"stop" or "retry"'),
+        (
+            "error_recovery",
+            callable(config.error_recovery) or config.error_recovery in ("stop", "retry"),
+            '"stop", "retry" or a function',
+        ),
         ("recoveries_max", _is_count(config.recoveries_max, 0), "an integer of at least 0"),
         ("resumes_max", _is_count(config.resumes_max, 0), "an integer of at least 0"),
     )
@@ -300,9 +317,10 @@ def configuration_of(
         code=code,
         builds_requests=builds_requests,
         output_schema=output_schema,
-        **{name: getattr(config, name) for name in SETTINGS},
+        **{name: getattr(config, name) for name in SETTINGS if name != "error_recovery"},
     )
-    given = msgspec.structs.replace(given, prices=dict(sorted(config.prices.items())))
+    recovery: ErrorRecovery = "retry" if callable(config.error_recovery) else config.error_recovery
+    given = msgspec.structs.replace(given, error_recovery=recovery, prices=dict(sorted(config.prices.items())))
     # As the log gives it back: 60 and 60.0 seconds are one setting, with one fingerprint.
     configuration = msgspec.json.decode(msgspec.json.encode(given), type=AgentConfiguration)
     without_code = msgspec.structs.replace(configuration, code=CodeIdentity(refold="", core=0))

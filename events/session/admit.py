@@ -370,6 +370,7 @@ def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) 
         content=content,
         started=True,
         broken=command.broken,
+        recovery=command.recovery if command.broken else None,
         original=command.original,
     )
 

@@ -193,6 +193,8 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """The tool ends the run as completed, with this as its answer."""
     broken: bool = False
     """It is not the tool that failed, but what carries it out."""
+    recovery: str | None = None
+    """What a function decided then; see `ToolCallFailed`."""
     original: tuple[ResultContent, ...] | None = None
     """What the tool gave, where middleware changed it."""
     attempt: int = 0

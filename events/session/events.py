@@ -174,6 +174,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the model is told where the call does not run."""
     action: str = ""
     """The action that an allowance for always is about; empty = the tool's name."""
+    recovery: str | None = None
+    """Of a `broken` one, where a function decided what follows: what the model is told; empty = the run ends."""
 
 
 class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_responded.v1"):
@@ -307,6 +309,8 @@ class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_fa
     """It is not the tool that failed, but what carries it out."""
     original: tuple[ResultContent, ...] | None = None
     """What the tool gave, where middleware changed it."""
+    recovery: str | None = None
+    """Where it is broken and a function decided what follows: what the model is told too; empty = the run ends."""
 
 
 class ToolResultLate(Event, frozen=True, kw_only=True, tag="session.tool_result_late.v1"):

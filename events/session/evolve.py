@@ -218,7 +218,7 @@ def _model_responded(state: SessionState, event: ev.ModelResponded) -> None:
         state.turn = turn_of(state, uses, event.verdicts, truncated)
         broken = next((verdict for verdict in event.verdicts if verdict.verdict == "broken"), None)
         if broken is not None and not truncated:
-            note_breakage(state, broken.reason)
+            note_breakage(state, broken.reason, broken.recovery)
         run.tool_calls += 0 if truncated else len(uses)
         spent = budget_spent(state, run)
         if spent is not None:

@@ -125,7 +125,7 @@ def call_failed(state: SessionState, event: ev.ToolCallFailed) -> None:
     if event.kind in ("transient", "permanent") and state.run is not None:
         state.run.resumes = 0
     if event.broken:
-        note_breakage(state, text_of(event.content))
+        note_breakage(state, text_of(event.content), event.recovery)
     result = ToolResultBlock(tool_use_id=event.call, content=event.content, is_error=True, kind=event.kind)
     _answer(state, event.call, result)
 
@@ -166,14 +166,20 @@ def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> N
         run.phase = "answered" if run.finishing else "ready"
 
 
-def note_breakage(state: SessionState, message: str) -> None:
-    """Count a turn in which carrying out calls broke, and have the run end where that was once too often."""
+def note_breakage(state: SessionState, message: str, recovery: str | None) -> None:
+    """Count a turn in which carrying out calls broke, and have the run end where that was once too often.
+
+    Args:
+        recovery: what a function said of it: nothing, so that the run ends, or what the model is told; None = there is
+            none.
+    """
     run, turn, configuration = state.run, state.turn, state.configuration
-    if run is None or turn is None or configuration is None or turn.broken:
+    if run is None or turn is None or configuration is None or (turn.broken and recovery != ""):
         return
+    run.breakages += 0 if turn.broken else 1
     turn.broken = True
-    run.breakages += 1
-    if configuration.error_recovery == "stop" or run.breakages > configuration.recoveries_max:
+    stops = recovery == "" or configuration.error_recovery == "stop"
+    if stops or run.breakages > configuration.recoveries_max:
         run.phase, run.ending = "ending", Ending("failed", "tool_execution", message)
 
 

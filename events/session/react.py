@@ -405,7 +405,7 @@ def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: TurnCall) -
         case "not_found":
             return _failed(call.id, "not_found", _said(call.verdict.reason, NOT_FOUND_TEXT), started=False)
         case "broken":
-            return _failed(call.id, "denied", BROKEN_TEXT, started=False)
+            return _failed(call.id, "denied", _said(call.verdict.recovery or "", BROKEN_TEXT), started=False)
         case "allow" | "ask":
             return _ask(state, run, call, call.verdict.reason)
         case _:

@@ -185,7 +185,7 @@ class CurrentAgent:
         )
         output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
         self.output_check = output_check
-        self.rules = AnswerRules(self.tools, agent.policy, output_check)
+        self.rules = AnswerRules(self.tools, agent.policy, output_check, agent.config.recovery_function)
         self.given = GivenRecalling()
         self.parts = LogParts(store, own)
         self.requests = RequestMaker(

@@ -310,7 +310,62 @@ RECOVERIES: list[tuple[str, list[Step], dict[str, Any]]] = [
     ),
 ]
 
+
+def deciding(said: Any, *tools: str, later: bool = False) -> Any:
+    """Return a function for `error_recovery` that looks at what it is given."""
+
+    def recovery(session: str, names: tuple[str, ...], error: Exception) -> Any:
+        assert (session, names, isinstance(error, Exception)) == ("s", tools, True)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def recovery_later(session: str, names: tuple[str, ...], error: Exception) -> Any:
+        return recovery(session, names, error)
+
+    return recovery_later if later else recovery
+
+
 BROKEN = {
+    **{
+        f"a function says that the run goes on after a failing policy: {said}, {later}": Case(
+            [[LOOK, use("pay")], say("done")],
+            [send("go", "done")],
+            config={"error_recovery": deciding(said, "look", "pay", later=later)},
+            options={"policy": raising(RuntimeError("always"))},
+            results=[told, told],
+            kinds=["denied", "denied"],
+        )
+        for said, told in (("One at a time.", "One at a time."), ("retry", BROKEN_TEXT), ("  ", BROKEN_TEXT))
+        for later in (False, True)
+    },
+    **{
+        f"a function says that the run ends after a failing {what}: {said!r}": Case(
+            [calls, say("after")],
+            [send("go", Fails("tool_execution", words)), send("more", "after")],
+            config={"error_recovery": deciding(said, tool_name)},
+            options=options,
+            tools=[work],
+        )
+        for what, calls, words, tool_name, options in (
+            ("policy", LOOK, "always", "look", {"policy": raising(RuntimeError("always"))}),
+            ("tool", WORK[:1], "the machine is out of order", "work", {}),
+        )
+        for said in (None, "stop", 5, ValueError("no idea"))
+    },
+    "a function's text is told beside what is known of a tool that could not be carried out": Case(
+        [WORK, say("done")],
+        [send("go", "done"), recorded(ToolCallFailed, "recovery", "Ask for less.")],
+        config={"error_recovery": deciding("Ask for less.", "work", later=True)},
+        tools=[work],
+        results=[f"{BROKEN_MACHINE}\nAsk for less.", "worked 2"],
+    ),
+    "what a function lets go on is bounded too": Case(
+        [LOOK] * 10,
+        [send("go", Fails("tool_execution", message="The policy failed: always"), turns=2)],
+        config={"error_recovery": deciding("Again.", "look"), "recoveries_max": 1},
+        options={"policy": raising(RuntimeError("always"))},
+    ),
     **{
         f"a policy that {what} fails its run, or with retry the model is told: {recovery}, {how}": Case(
             [looks("1", "2"), LOOK, say("done")],

@@ -79,7 +79,7 @@ def test_a_model_is_required() -> None:
         ("empty_answers_max", [-1, None, True, 1.5]),
         ("budget", [100, {"tokens": 100}]),
         ("prices", [None, {"m": 3}, {1: Price(input=1, output=1)}]),
-        ("error_recovery", ["go on", None, True]),
+        ("error_recovery", ["go on", None, True, 5]),
         ("recoveries_max", [-1, None, True, 1.5]),
         ("resumes_max", [-1, None, True]),
         ("streaming", [1, None]),
