@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from refold.actors.kernel.clock import Clock
 from refold.events.core.codec import EventCodec
-from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import PureCore
 from refold.stores.event_store import EventStore
@@ -123,7 +122,7 @@ class Snapshots:
                 core, codec, growth = self._waiting.pop(stream)
                 try:
                     await self._keep(stream, core, codec, growth)
-                except PersistenceError as error:  # Also of events that cannot be folded, which their actor reports.
+                except Exception as error:  # noqa: BLE001 - The border to a store, or to a core, of the user's.
                     self.failed += 1
                     log.info("the state of %s is not kept: %s", stream, error)
         finally:

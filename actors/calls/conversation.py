@@ -109,15 +109,16 @@ class Conversation:
             PersistenceError: the log cannot be read.
         """
         whole: dict[StoredBlock, Storable] = {}
+        sealed: SealedList[Message] | None = source if isinstance(source, SealedList) else None
         while True:
             if source is not self._source or length < len(self._messages):
-                self._source, self._messages = source, source.empty() if isinstance(source, SealedList) else []
+                self._source, self._messages = source, sealed.empty() if sealed is not None else []
                 self._whole_digest = self._digest = hashlib.sha256()
             known = len(self._messages)
             if known == length:
                 view = HistoryView(self._messages, length, self._whole_digest.hexdigest())
                 return view, self._digest.hexdigest()
-            if isinstance(source, SealedList) and length >= source.sealed * SEALED_ITEMS and self._take_sealed(source):
+            if sealed is not None and length >= sealed.sealed * SEALED_ITEMS and self._take_sealed(sealed):
                 await asyncio.sleep(0)
                 continue
             fresh = source[known : min(known + MESSAGES_PER_STEP, length)]

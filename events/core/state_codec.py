@@ -133,6 +133,9 @@ class SealedList(MutableSequence[T]):
     def __repr__(self) -> str:
         return repr(list(self))
 
+    def __reduce__(self) -> tuple[type[list[T]], tuple[list[T]]]:
+        return list, (list(self),)  # A copy is a list.
+
 
 class StateCodec(Generic[S]):
     """Encodes and decodes the states of one kind.

@@ -5,6 +5,8 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from copy import copy as copied
+from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -417,6 +419,7 @@ def test_a_sealed_list_is_like_the_list_that_it_was_made_of(length: int) -> None
     assert sealed() != [*plain, 0]
     assert list(reversed(sealed())) == plain[::-1]
     assert repr(sealed()) == repr(plain)
+    assert [copy_of(sealed()) for copy_of in (copied, deepcopy)] == [plain, plain]
     for place in {0, 1, length // 2, length - 1, length, -1, -length, -length - 1}:
         for both in (plain, sealed()):
             if -length <= place < length:
