@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from refold.actors.kernel.clock import ManualClock
-from refold.actors.kernel.system import ActorSystem
+from refold.actors import ActorSystem, ManualClock
 
 
 @pytest.fixture

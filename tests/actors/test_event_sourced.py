@@ -10,11 +10,9 @@ import pytest
 from refold.actors import ActorRef, ActorSystem, EventSourcedActor, Journal, ManualClock
 from refold.actors.effect_port import EffectPort, Recovery
 from refold.actors.effects import EffectEnded, EffectsInFlight, Performed, read_state
-from refold.events.core.codec import EventCodec
+from refold.events import Effect, Event, EventCodec, PureCore, Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected, PersistenceError
-from refold.events.core.event import Event
 from refold.events.core.ids import EventRef, PayloadHash
-from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil
 from refold.events.core.records import Appended, EncodedBatch
 from refold.stores import InMemoryStore
 

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold.actors import Actor, ActorSystem, ManualClock
-from refold.actors.kernel.future import ActorFuture
+from refold.actors import Actor, ActorFuture, ActorSystem, ManualClock
 from refold.events.core.errors import CommandRejected, RefoldError
 
 STARTED = ("started/a", "started/b")

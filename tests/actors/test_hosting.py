@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold.actors import ActorFailure, ActorRef, EventSourcedSystem, Hosted, ManualClock, Performed
+from refold.actors import ActorFailure, ActorRef, ActorStopped, EventSourcedSystem, Hosted, ManualClock, Performed
 from refold.actors.effects import CancelEffect
 from refold.actors.hosted import BeginWork
-from refold.actors.kernel.errors import ActorStopped
 from refold.events import (
     CommandRejected,
     CoreFailed,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from refold.events import SESSION_CODEC, SESSION_CORE, SessionState, fold, history
 from refold.events.core.content import AnswerContent, ErrorKind, Message, TextBlock, ToolUseBlock, UserContent
 from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, ToolCallId
 from refold.events.core.pure_core import Recorded, plan, replan
@@ -12,11 +13,9 @@ from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.session import commands
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.events import SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.react import SessionEffect, pending
-from refold.events.session.state import SessionState, history
 
 STREAM = StreamName("session/alice")
 CODE = CodeIdentity(refold="0.1.0", core=1)

@@ -16,6 +16,7 @@ from typing import Literal, TextIO, get_args
 
 import msgspec
 
+from refold.events import SESSION_CODEC, SESSION_CORE, CommandRejected, SessionState, fold
 from refold.events.core.content import (
     AnswerContent,
     Block,
@@ -28,17 +29,14 @@ from refold.events.core.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import PureCore, Recorded, WaitUntil, plan, replan
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.session import commands
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted, SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
-from refold.events.session.state import SessionState
 from tests.selfcheck.exhaustive.enabled_commands import TOOL_NAMES, EnabledCommands, Move
 from tests.selfcheck.exhaustive.log_reader import ObservedSession
 from tests.selfcheck.exhaustive.properties import Properties

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from refold.events import AgentConfig, CommandRejected, Recorded, WaitUntil
 from refold.events.core.content import (
     CANCELLED_TEXT,
     CRASHED_TEXT,
@@ -34,10 +35,7 @@ from refold.events.core.content import (
     ThinkingBlock,
     ToolResultBlock,
 )
-from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import RunId, ToolCallId
-from refold.events.core.pure_core import Recorded, WaitUntil
-from refold.events.model.configuration import AgentConfig
 from refold.events.model.retry import RetryPolicy
 from refold.events.session.commands import AllowTurn, ClearHistory, RecordToolResult
 from refold.events.session.events import Verdict

@@ -3,13 +3,11 @@
 import msgspec
 import pytest
 
+from refold.events import SESSION_CORE, CommandRejected, Recorded
 from refold.events.core.content import ImageBlock, Message, TextBlock, tool_uses
-from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.core.pure_core import Recorded
 from refold.events.model.messages import Usage
 from refold.events.session import commands
-from refold.events.session.core import SESSION_CORE
 from refold.events.session.events import InputQueued, ModelInterrupted
 from tests.events.conftest import Session, configuration, encoded, names, response, say, use
 from tests.events.story import after

@@ -1,11 +1,9 @@
 """Given a session, this work should be in flight and no other."""
 
+from refold.events import AgentConfig, SessionState, WaitUntil
 from refold.events.core.ids import ToolCallId
-from refold.events.core.pure_core import WaitUntil
-from refold.events.model.configuration import AgentConfig
 from refold.events.session.events import InputQueued, TimerSet, ToolApprovalRequested, Verdict
 from refold.events.session.react import AskPerson, CallModel, RunTool, pending
-from refold.events.session.state import SessionState
 from tests.events.conftest import Session, configuration, encoded, names, say, use
 
 

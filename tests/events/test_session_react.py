@@ -4,11 +4,10 @@ import sys
 from types import FrameType
 from typing import Any
 
-from refold.events.core.content import Message
+from refold.events import SESSION_CORE, Message, fold
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.core.pure_core import plan
 from refold.events.session.commands import ImportHistory, RecordToolResult, SendInput, SessionCommand
-from refold.events.session.core import SESSION_CORE, fold
 from refold.events.session.react import CALLS_RUNNING_MAX, pending, react
 from tests.events.conftest import ALLOW, DENY, Session, configuration, encoded, names, response, say, use
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+from refold.events import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.core.content import AnswerContent, ErrorKind, TextBlock, ToolUseBlock
 from refold.events.core.ids import AgentId, PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
 from refold.events.core.pure_core import Recorded, plan
@@ -27,10 +28,8 @@ from refold.events.session.commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.events import Verdict
-from refold.stores import SQLiteStore
-from refold.stores.event_store import EventStore
+from refold.stores import EventStore, SQLiteStore
 
 BEGINNING = 1_780_000_000_000_000
 """Time of the first batch, in microseconds since the epoch; each batch is a second later."""

@@ -13,8 +13,7 @@ import pytest
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.replay import replay
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch
+from refold.stores import SQLiteStore, batch
 from refold.stores.sqlite import new_log
 from tests.runtime.command_line import error_of, run
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from refold.actors import CancellationToken
 from refold.actors.calls.tool_context import ToolContext
-from refold.actors.cancellation import CancellationToken
 from refold.demo.agent import LOGS, Announcement, BodyRuns, Desk, EventRecorded, search, write_report
 from refold.demo.story import (
     STARTED,
@@ -24,13 +24,12 @@ from refold.demo.story import (
     in_the_middle,
     run_process,
 )
+from refold.events import SESSION_CODEC
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import SessionId, ToolCallId
-from refold.events.session.core import SESSION_CODEC
 from refold.inspection.check import check_log
 from refold.replay import replay
-from refold.stores import SQLiteStore
-from refold.stores.sqlite.ownership import log_owner
+from refold.stores import SQLiteStore, log_owner
 
 # Without asyncio's debug mode, which writes a line to stderr whenever a step of the loop takes long.
 QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}

@@ -6,8 +6,7 @@ import pytest
 
 from refold.actors import ManualClock
 from refold.guarded_store import ContainedStore
-from refold.stores import EventStore, InMemoryStore, SQLiteStore
-from refold.stores.conformance import EventStoreConformance
+from refold.stores import EventStore, EventStoreConformance, InMemoryStore, SQLiteStore
 
 
 class TestContainedInMemoryStore(EventStoreConformance):

@@ -5,8 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from refold.commands.cli import app
-from refold.events import Event
-from refold.events.core.codec import EventCodec
+from refold.events import Event, EventCodec
 from refold.events.core.errors import LogFormatError
 from refold.events.core.event import Event as AnyEvent
 from refold.events.core.ids import StreamName

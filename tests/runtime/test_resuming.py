@@ -5,16 +5,14 @@ import asyncio
 import msgspec
 
 from refold.actors import Actor, ActorSystem, ManualClock
-from refold.events.core.codec import RecordedEvent
+from refold.events import SESSION_CODEC, RecordedEvent
 from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
 from refold.events.model.messages import RequestReference
-from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import RequestBuilt, RunCompleted, RunResumed, SessionEvent
 from refold.publishing.event_bus import EventBus
-from refold.stores import EventStore, InMemoryStore
-from refold.stores.sample_batches import batch
+from refold.stores import EventStore, InMemoryStore, batch
 from refold.takeover import PROBATION_S, resume_open_runs
 from tests.conformance.failing_store import FailingStore
 

@@ -1,8 +1,7 @@
 """Calls of tools without a session, for tests of tools."""
 
+from refold.actors import CancellationToken, ThreadPool
 from refold.actors.calls.tool_context import ToolContext
-from refold.actors.cancellation import CancellationToken
-from refold.actors.thread_pool import ThreadPool
 from refold.events.core.content import JsonObject
 from refold.events.core.ids import SessionId, ToolCallId
 from refold.tools.tool import Tool

@@ -9,9 +9,7 @@ import pytest
 from refold.events.core.errors import RefoldError
 from refold.events.core.records import Appended, StoredEvent, StreamHead
 from refold.inspection.check import check_log
-from refold.stores import InMemoryStore
-from refold.stores.conformance import EventStoreConformance
-from refold.stores.sample_batches import batch
+from refold.stores import EventStoreConformance, InMemoryStore, batch
 
 
 class ForgetsThePage(InMemoryStore):

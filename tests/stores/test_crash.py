@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from refold.events.core.records import first_chain, next_chain
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch
+from refold.stores import SQLiteStore, batch
 
 APPENDS_BEFORE_KILLS = (1, 40, 3, 150, 80)
 

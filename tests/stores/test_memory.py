@@ -1,5 +1,4 @@
-from refold.stores import EventStore, InMemoryStore
-from refold.stores.conformance import EventStoreConformance
+from refold.stores import EventStore, EventStoreConformance, InMemoryStore
 
 
 class TestInMemoryStore(EventStoreConformance):

@@ -10,8 +10,7 @@ import pytest
 
 from refold.actors import Journal
 from refold.events.core.errors import LogInUse, WrongExpectedVersion
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch
+from refold.stores import SQLiteStore, batch
 
 
 async def whole_versions(log: Path) -> list[int]:

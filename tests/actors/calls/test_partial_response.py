@@ -3,12 +3,11 @@
 import pytest
 
 from refold.actors.calls.streaming import CHARACTERS_MAX, PartialResponse
+from refold.events import SESSION_CODEC, StoredBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.core.codec import EVENT_BYTES_MAX
-from refold.events.core.content import StoredBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.core.ids import ToolCallId
 from refold.events.model.messages import Delta, TextDelta, ThinkingDelta, ToolInputDelta, Usage, UsageDelta
 from refold.events.session.commands import RecordModelInterruption
-from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import ModelInterrupted
 from refold.events.session.normalise import MALFORMED_SHOWN, NAME_CHARACTERS_MAX
 

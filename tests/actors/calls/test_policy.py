@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from refold.actors.calls.policy import policy_verdicts
-from refold.events.core.content import ToolUseBlock
+from refold.events import ToolSpec, ToolUseBlock
 from refold.events.core.ids import RunId, SessionId, ToolCallId
-from refold.events.model.configuration import ToolSpec
 from refold.events.session.events import REASON_CHARACTERS_MAX, ProposedCall, Verdict, recorded_reason
 from refold.events.session.normalise import NormalisedResponse
 

@@ -18,10 +18,8 @@ import pytest
 from refold import ActorStopped, AskCycle, AskTimeout, CommandRejected, ConfigError
 from refold.actors import Actor, ActorFuture, EventSourcedActor, Journal, ManualClock, WouldDeadlock
 from refold.actors.effects import Query
-from refold.events.core.codec import EventCodec
+from refold.events import Event, EventCodec, PureCore
 from refold.events.core.errors import BackpressureShed
-from refold.events.core.event import Event
-from refold.events.core.pure_core import PureCore
 from refold.stores import InMemoryStore
 from tests.actors.contract.worlds import LONG_S, PykkaWorld, RefoldWorld
 

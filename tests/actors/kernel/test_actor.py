@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.ref import ActorRef
-from refold.actors.kernel.supervision import ActorFailure
-from refold.actors.kernel.system import ActorSystem
+from refold.actors import Actor, ActorFailure, ActorRef, ActorStopped, ActorSystem
 
 
 class Echo(Actor):

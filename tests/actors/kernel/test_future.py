@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.future import ActorFuture
+from refold.actors import ActorFuture, ActorStopped
 
 
 async def test_any_number_of_coroutines_get_the_value() -> None:

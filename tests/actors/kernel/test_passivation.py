@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from refold.actors import Actor, ActorRef, ActorSystem, ManualClock
-from refold.actors.kernel.errors import ActorStopped
+from refold.actors import Actor, ActorRef, ActorStopped, ActorSystem, ManualClock
 from refold.events.core.errors import ConfigError
 
 

@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.ref import ActorRef
-from refold.actors.kernel.system import ActorSystem
+from refold.actors import Actor, ActorRef, ActorStopped, ActorSystem
 
 
 class Counter(Actor):

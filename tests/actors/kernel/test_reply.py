@@ -7,12 +7,7 @@ from typing import Any
 import pykka
 import pytest
 
-from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.clock import ManualClock
-from refold.actors.kernel.errors import ActorStopped, AskCycle, AskTimeout
-from refold.actors.kernel.ref import ActorRef
-from refold.actors.kernel.system import ActorSystem
-from refold.actors.thread_pool import ThreadPool
+from refold.actors import Actor, ActorRef, ActorStopped, ActorSystem, AskCycle, AskTimeout, ManualClock, ThreadPool
 
 
 class Relay(Actor):

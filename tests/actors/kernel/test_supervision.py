@@ -5,12 +5,8 @@ from typing import Any
 
 import pytest
 
-from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.clock import ManualClock
-from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.ref import ActorRef
+from refold.actors import Actor, ActorRef, ActorStopped, ActorSystem, ManualClock
 from refold.actors.kernel.supervision import ActorFailure, RestartPolicy
-from refold.actors.kernel.system import ActorSystem
 from refold.events.core.errors import CommandRejected, ConfigError, LogFormatError
 
 

@@ -7,10 +7,7 @@ from typing import Any
 import pykka
 import pytest
 
-from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.clock import ManualClock
-from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
-from refold.actors.kernel.system import ActorSystem
+from refold.actors import Actor, ActorStopped, ActorSystem, ManualClock, WouldDeadlock
 from refold.events.core.errors import ConfigError
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refold.events import CommandRejected, TextBlock
 from refold.events.core.cleaning import (
     DEPTH_MAX,
     INTEGER_MAX,
@@ -23,8 +24,6 @@ from refold.events.core.cleaning import (
     clean_json,
     clean_text,
 )
-from refold.events.core.content import TextBlock
-from refold.events.core.errors import CommandRejected
 
 
 class Colour(str, enum.Enum):  # noqa: UP042  # str() of an older enumeration is its name.

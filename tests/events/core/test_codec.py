@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refold.events import SESSION_CODEC, Event, TextBlock
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.codec import EVENT_BYTES_MAX, EventCodec, Upcasters, tag_of
-from refold.events.core.content import TextBlock
 from refold.events.core.errors import LogFormatError
-from refold.events.core.event import Event
 from refold.events.core.ids import EventRef, RunId, StreamName, ToolCallId
 from refold.events.core.records import StoredEvent
 from refold.events.kinds.episodic import EPISODIC_CORE
@@ -21,7 +20,6 @@ from refold.events.kinds.semantic import SEMANTIC_CORE
 from refold.events.kinds.working_memory import WORKING_CORE
 from refold.events.model.messages import Usage
 from refold.events.session import events as ev
-from refold.events.session.core import SESSION_CODEC
 from tests.events.conftest import STREAM, say
 
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.events.core.content import ImageBlock, Message, ProviderBlock, StoredBlock, ThinkingBlock, ToolUseBlock
+from refold.events import ImageBlock, Message, ProviderBlock, StoredBlock, ThinkingBlock, ToolSpec, ToolUseBlock
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import PayloadHash, ToolCallId
-from refold.events.model.configuration import ToolSpec
 from refold.events.model.context_window import (
     IMAGE_TOKENS,
     Context,

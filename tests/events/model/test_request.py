@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refold.events import SESSION_CODEC, EventCodec, Message, TextBlock, ToolSpec
 from refold.events.core.cleaning import Unrecordable
-from refold.events.core.codec import EventCodec
-from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import PayloadHash
-from refold.events.model.configuration import ToolSpec
 from refold.events.model.context_window import Context, TokenWindow
 from refold.events.model.messages import (
     NOTHING,
@@ -35,7 +33,6 @@ from refold.events.model.request import (
     with_additions,
     with_prepared,
 )
-from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import ModelResponded
 from tests.events.conftest import configuration
 from tests.events.histories import WORDS, histories, inputs, said

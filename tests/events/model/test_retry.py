@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refold.events import AgentConfig, Recorded, WaitUntil
 from refold.events.core.errors import ConfigError
-from refold.events.core.pure_core import Recorded, WaitUntil
-from refold.events.model.configuration import AgentConfig
 from refold.events.model.retry import RETRY_AFTER_S_MAX, RetryPolicy, retry_delay_us
 from refold.events.session.commands import RecordModelFailure
 from refold.events.session.events import RetryScheduled

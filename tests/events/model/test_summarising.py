@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refold.events import AgentConfig, CommandRejected, Recorded
 from refold.events.core.content import ImageBlock, Message, ProviderBlock, ThinkingBlock, tool_uses
-from refold.events.core.errors import CommandRejected
-from refold.events.core.pure_core import Recorded
-from refold.events.model.configuration import AgentConfig
 from refold.events.model.context_window import (
     Context,
     message_tokens,

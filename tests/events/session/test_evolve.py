@@ -5,16 +5,13 @@ from typing import get_args
 import msgspec
 import pytest
 
-from refold.events.core.content import Message, TextBlock, ToolResultBlock
+from refold.events import AgentConfig, Message, SessionState, TextBlock, ToolResultBlock, fold
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import RunId, ToolCallId
-from refold.events.model.configuration import AgentConfig
 from refold.events.model.messages import RequestReference
 from refold.events.session import events as ev
 from refold.events.session.commands import RecordModelFailure
-from refold.events.session.core import fold
 from refold.events.session.evolve import FOLDERS, evolve
-from refold.events.session.state import SessionState
 from tests.events.conftest import CODE, Session, configuration, decoded, encoded, say, use
 
 

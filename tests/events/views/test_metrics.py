@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refold.events import Event, fold
 from refold.events.core.content import tool_uses
-from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, SessionId, StreamName
 from refold.events.core.records import StoredEvent
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.session import events as ev
-from refold.events.session.core import fold
 from refold.events.views.metrics import DAMAGED, UNKNOWN_MODEL, MetricsState, count, count_all, evolve, snapshot
 from refold.events.views.metrics_snapshot import (
     DERIVED,

@@ -18,9 +18,7 @@ from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.records import StoredEvent
 from refold.inspection.log_reading import EVENTS_PER_PAGE
 from refold.replay import follow_log
-from refold.stores import InMemoryStore, SQLiteStore
-from refold.stores.event_store import EventStore
-from refold.stores.sample_batches import batch
+from refold.stores import EventStore, InMemoryStore, SQLiteStore, batch
 
 LOOKS_MAX = 2_000
 """So often the clock is moved on before something counts as missing."""

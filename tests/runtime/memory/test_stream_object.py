@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from refold import AgentConfig, AgentRuntime, ConfigError, PersistenceError, ScriptedProvider
-from refold.actors import EventSourcedSystem, ManualClock
-from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.future import ActorFuture
+from refold.actors import ActorFuture, ActorStopped, EventSourcedSystem, ManualClock
 from refold.events import CommandRejected, KeyedCommand, KeyedEvent, PureCore, State
 from refold.events.core.checked_core import CheckedCore
 from refold.memory.stream_object import StreamObject

@@ -22,9 +22,8 @@ from refold import (
     tool,
     use,
 )
-from refold.actors import ManualClock
-from refold.actors.kernel.clock import SystemClock
-from refold.events.core.content import StoredBlock
+from refold.actors import ManualClock, SystemClock
+from refold.events import StoredBlock
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.session.events import InputQueued, RunCancelled, RunCompleted, ToolApprovalRequested
 from refold.inspection.check import check_log

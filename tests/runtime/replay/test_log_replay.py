@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from refold.events import SESSION_CODEC, SessionState
 from refold.events.core.errors import ConfigError, DivergenceError, LogFormatError
 from refold.events.core.ids import RunId, StreamName
 from refold.events.model.configuration import CORE_VERSION
 from refold.events.session import core as session_core
 from refold.events.session import react as session_decisions
-from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import ModelRequested, RunCompleted, SessionEvent, TimerSet
-from refold.events.session.state import SessionState
 from refold.replay import Level, NotReplayed, ReplayReport, replay, replay_sync
 from refold.replay.core_replay import Divergence
 from refold.stores import InMemoryStore, SQLiteStore

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from refold.actors import CancellationToken, ThreadPool
 from refold.actors.calls.tool_context import ToolContext
-from refold.actors.cancellation import CancellationToken
-from refold.actors.thread_pool import ThreadPool
 from refold.tools.registry import ToolRegistry
 from refold.tools.tool import tool
 from tests.runtime.tool_calls import context

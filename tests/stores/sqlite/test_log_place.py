@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from refold.events.core.errors import PersistenceError
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch
+from refold.stores import SQLiteStore, batch
 
 
 def wal(log: Path) -> Path:

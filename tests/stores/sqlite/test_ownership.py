@@ -12,8 +12,7 @@ import pytest
 
 from refold.events.core.errors import LogInUse, PersistenceError
 from refold.events.core.records import Snapshot
-from refold.stores import LogOwner, SQLiteStore, log_owner
-from refold.stores.sample_batches import batch
+from refold.stores import LogOwner, SQLiteStore, batch, log_owner
 
 OWNER = """
 import asyncio, sys

@@ -4,8 +4,7 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch
+from refold.stores import SQLiteStore, batch
 from refold.stores.sqlite import read as sqlite_read
 
 

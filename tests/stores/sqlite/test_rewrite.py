@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from refold.events.core.errors import PersistenceError
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch
+from refold.stores import SQLiteStore, batch
 from refold.stores.sqlite.rewrite import BLOCK_BYTES, write_again
 
 

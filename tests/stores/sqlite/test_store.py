@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider
-from refold.stores import EventStore, SQLiteStore
-from refold.stores.conformance import EventStoreConformance
+from refold.stores import EventStore, EventStoreConformance, SQLiteStore
 
 
 class TestSQLiteStore(EventStoreConformance):

@@ -9,9 +9,8 @@ import pytest
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.inspection.check import check_log
-from refold.stores import InMemoryStore, SQLiteBackend, SQLiteStore
+from refold.stores import InMemoryStore, SQLiteBackend, SQLiteStore, batch
 from refold.stores.jsonl.export import exported_lines
-from refold.stores.sample_batches import batch
 
 
 async def open_store(folder: Path) -> SQLiteStore:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch
+from refold.stores import SQLiteStore, batch
 from tests.runtime.command_line import run, started
 from tests.runtime.log_builder import LogBuilder, log_of
 

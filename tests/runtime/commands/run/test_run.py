@@ -10,10 +10,9 @@ import pytest
 
 from refold import AgentRuntime
 from refold.agents.loading import load_agent
+from refold.events import fold, history
 from refold.events.core.content import CANCELLED_TEXT, ToolResultBlock
-from refold.events.session.core import fold
 from refold.events.session.events import RunCancelled, RunCompleted, RunResumed
-from refold.events.session.state import history
 from tests.runtime.command_line import assert_sound, events_of, read_until, run, started
 
 ROOT = Path(__file__).resolve().parents[4]
