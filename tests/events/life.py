@@ -270,6 +270,7 @@ class Life:
             self._expect("TOTAL", not move.must_happen, f"{move.command} gives {answer!r}")
             self._expect("TOTAL", before in (None, _encode(self._state)), f"{move.command} changes the state")
             return
+        self._expect("RETRY", not move.known, f"what is known of an attempt is recorded again: {planned.events}")
         self._state = planned.state
         batch = _through_the_log(planned.events, len(self.log) + 1)
         self.log.extend(batch)
@@ -360,6 +361,7 @@ def _scope(draw: random.Random) -> Scope:
         waits=True,
         refuses=True,
         summaries=draw.choice((0, 3)),
+        tool_attempts_max=draw.choice((1, 2, 3)),
     )
 
 
