@@ -3,21 +3,22 @@
 A `Session` is a light handle on an address: make as many as you like. What is known lies in the log.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import children_prefix, parent_of
-from refold.actors.calls.conversation import own_copy
+from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.tool_context import require_other_session
 from refold.actors.cancellation import CancellationToken
+from refold.actors.cooperative import ITEMS_PER_STEP
 from refold.context import RuntimeContext
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
-from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
@@ -28,7 +29,7 @@ from refold.events.session.commands import (
 )
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.events import SessionEvent, recorded_reason
-from refold.events.session.state import SessionState, history
+from refold.events.session.state import SessionState, results_message
 from refold.events.views.statistics import SessionStatistics
 from refold.events.views.steps import Step
 from refold.metrics.reading import read_steps, read_stream_statistics
@@ -311,10 +312,14 @@ class Session:
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; open calls have a result that says so."""
-        messages = await self._access.read(history)
-        hashes = stored_hashes(messages)
-        payloads = await self._context.store.read_payloads(hashes) if hashes else {}
-        return [own_copy(message) for message in all_restored(messages, payloads)]
+        found: list[Message] = []
+        for source, length in await self._access.read(_history_parts):
+            view, _ = await Conversation(self._context.store.read_payloads).upto(source, length)
+            for message in view:
+                found.append(message)
+                if not len(found) % ITEMS_PER_STEP:
+                    await asyncio.sleep(0)
+        return found
 
     async def checkpoint(self, backend: PersistenceBackend, key: str | None = None) -> Checkpoint:
         """Export the session at its present version to a backend and return what was written; nothing is recorded.
@@ -417,6 +422,12 @@ class Session:
         return Subscription(
             context.event_bus, context.recorded_after, self.id, capacity=capacity, after_version=after_version
         )
+
+
+def _history_parts(state: SessionState) -> list[tuple[Sequence[Message], int]]:
+    """Return the history and how long it is now, and the results of the turn under way."""
+    parts: list[tuple[Sequence[Message], int]] = [(state.messages, len(state.messages))]  # It grows at its end only.
+    return parts if state.turn is None else [*parts, ([results_message(state.turn)], 1)]
 
 
 def _run_now(state: SessionState) -> RunId | None:
