@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.events.core.codec import EventCodec as EventCodec
     from refold.events.core.codec import RecordedEvent as RecordedEvent
+    from refold.events.core.content import DocumentBlock as DocumentBlock
     from refold.events.core.content import ImageBlock as ImageBlock
     from refold.events.core.content import Message as Message
     from refold.events.core.content import ProviderBlock as ProviderBlock
@@ -45,7 +46,8 @@ else:
         {
             "refold.events.core.codec": "EventCodec RecordedEvent",
             "refold.events.core.content": (
-                "ImageBlock Message ProviderBlock StoredBlock TextBlock ThinkingBlock ToolResultBlock ToolUseBlock"
+                "DocumentBlock ImageBlock Message ProviderBlock StoredBlock TextBlock ThinkingBlock "
+                "ToolResultBlock ToolUseBlock"
             ),
             "refold.events.core.errors": "CommandRejected CoreFailed",
             "refold.events.core.event": "Event SECOND_US",

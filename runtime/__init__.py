@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from refold.agents.skill import Skill as Skill
     from refold.agents.skill import load_skills as load_skills
     from refold.events.core.codec import RecordedEvent as RecordedEvent
+    from refold.events.core.content import DocumentBlock as DocumentBlock
     from refold.events.core.content import ImageBlock as ImageBlock
     from refold.events.core.content import Message as Message
     from refold.events.core.content import ProviderBlock as ProviderBlock
@@ -153,7 +154,7 @@ else:
             "refold.agents.skill": "load_skills Skill",
             "refold.events.core.codec": "RecordedEvent",
             "refold.events.core.content": (
-                "ImageBlock Message ProviderBlock TextBlock ThinkingBlock ToolResultBlock ToolUseBlock"
+                "DocumentBlock ImageBlock Message ProviderBlock TextBlock ThinkingBlock ToolResultBlock ToolUseBlock"
             ),
             "refold.events.core.errors": (
                 "AgentLoopError AgentMemoryError BackpressureShed CircuitOpen CommandRejected ConfigError GraphError "

@@ -28,13 +28,16 @@ import msgspec
 from refold.actors.calls.conversation import own_copy
 from refold.actors.calls.results import result_blocks, text_of_error
 from refold.actors.calls.validation import checked_response
-from refold.events.core.content import ImageBlock, TextBlock, ToolResultBlock
+from refold.events.core.content import (
+    GivenContent,
+    ToolResultBlock,
+)
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.events.session.events import Deny
 
-UserBlocks = tuple[TextBlock | ImageBlock, ...]
+UserBlocks = tuple[GivenContent, ...]
 
 Publish: TypeAlias = Callable[[SessionId, str, object], None]
 
@@ -113,7 +116,7 @@ class Hooks:
         return bool(self._overriding("on_pre_llm"))
 
     async def user_message(
-        self, session: SessionId, content: UserBlocks, blocks_of: Callable[[Any], Sequence[TextBlock | ImageBlock]]
+        self, session: SessionId, content: UserBlocks, blocks_of: Callable[[Any], Sequence[GivenContent]]
     ) -> UserBlocks:
         """Return an input as it is sent.
 
@@ -191,7 +194,7 @@ class Hooks:
                 continue
             if not isinstance(said, ToolResultBlock):
                 raise _wrong(each, "on_tool_result", said, "a ToolResultBlock")
-            if not all(isinstance(block, TextBlock | ImageBlock) for block in said.content):
+            if not all(isinstance(block, GivenContent) for block in said.content):
                 raise _wrong(each, "on_tool_result", said.content, "texts and images")
             content = tuple(piece for block in said.content for piece in result_blocks(block))
             changed = msgspec.structs.replace(said, tool_use_id=result.tool_use_id, content=content)

@@ -14,7 +14,15 @@ import msgspec
 
 from refold.actors.calls.validation import checked_block
 from refold.events.core.cleaning import Unrecordable, clean_json, clean_text, without_addresses
-from refold.events.core.content import ErrorKind, ImageBlock, ResultContent, StoredBlock, TextBlock
+from refold.events.core.content import (
+    DocumentBlock,
+    ErrorKind,
+    GivenContent,
+    ImageBlock,
+    ResultContent,
+    StoredBlock,
+    TextBlock,
+)
 from refold.events.core.errors import CircuitOpen, ProviderError, ToolError
 from refold.events.core.ids import PayloadHash
 from refold.events.model.payloads import INLINE_BYTES_MAX, kept_whole, spill
@@ -37,9 +45,7 @@ class WithLimit(NamedTuple):
     """UTF-8 bytes, 0 to `RESULT_LIMIT_MAX`; None = all of it, and images of any size."""
 
 
-def limited(
-    blocks: Sequence[TextBlock | ImageBlock], limit: int | None
-) -> tuple[list[ResultContent], dict[PayloadHash, bytes]]:
+def limited(blocks: Sequence[GivenContent], limit: int | None) -> tuple[list[ResultContent], dict[PayloadHash, bytes]]:
     """Return a result as a model is shown it, and the payloads that hold the whole of what was cut.
 
     Raises:
@@ -48,9 +54,10 @@ def limited(
     if limit is None:
         return list(blocks), {}
     for place, block in enumerate(blocks):
-        if isinstance(block, ImageBlock) and len(block.data) > IMAGE_BYTES_MAX:
+        if not isinstance(block, TextBlock) and len(block.data) > IMAGE_BYTES_MAX:
+            kind = "an image" if isinstance(block, ImageBlock) else "a document"
             raise Unrecordable(
-                f"$[{place}]", f"is an image of {len(block.data):,} bytes; {IMAGE_BYTES_MAX:,} are accepted"
+                f"$[{place}]", f"is {kind} of {len(block.data):,} bytes; {IMAGE_BYTES_MAX:,} are accepted"
             )
     texts = [block for block in blocks if isinstance(block, TextBlock)]
     if sum(map(_size, texts)) <= limit:
@@ -122,7 +129,7 @@ def result_content(value: object) -> tuple[tuple[ResultContent, ...], dict[Paylo
     return content, {**whole, **payloads}
 
 
-def result_blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
+def result_blocks(value: object) -> Sequence[GivenContent]:
     """Return a tool's value as blocks, however large; see `result_content`."""
     if value is None:
         return ()
@@ -130,17 +137,17 @@ def result_blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
         return (TextBlock(text=clean_text(str.__str__(value))),) if value else ()
     if isinstance(value, TextBlock):
         return result_blocks(value.text)
-    if isinstance(value, ImageBlock):
+    if isinstance(value, ImageBlock | DocumentBlock):
         return (checked_block(value),)
     if _are_blocks(value):
         return [block for item in value for block in result_blocks(item)]
     return (TextBlock(text=msgspec.json.encode(clean_json(value)).decode()),)
 
 
-def _are_blocks(value: object) -> TypeGuard[Sequence[TextBlock | ImageBlock]]:
+def _are_blocks(value: object) -> TypeGuard[Sequence[GivenContent]]:
     if not isinstance(value, list | tuple) or not value:
         return False
-    return all(isinstance(item, TextBlock | ImageBlock) for item in cast("Sequence[object]", value))
+    return all(isinstance(item, GivenContent) for item in cast("Sequence[object]", value))
 
 
 def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]:

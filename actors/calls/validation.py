@@ -6,6 +6,7 @@ never reaches a session's state. A provider that cannot answer is refused where 
 """
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast, get_args
 
@@ -15,7 +16,9 @@ from refold.actors.calls.protocols import Provider
 from refold.events.core.cleaning import INTEGER_MAX, Unrecordable, clean_json, clean_text
 from refold.events.core.content import (
     Block,
+    DocumentBlock,
     ErrorKind,
+    GivenContent,
     ImageBlock,
     JsonObject,
     Message,
@@ -38,13 +41,14 @@ from refold.events.model.messages import (
     UsageDelta,
 )
 
-B = TypeVar("B", TextBlock, ImageBlock)
+B = TypeVar("B", bound=GivenContent)
 
 _NONE = type(None)
 
 _SHAPES: dict[type, dict[str, tuple[type, ...]]] = {
     TextBlock: {"text": (str,), "provider_data": (dict, _NONE)},
-    ImageBlock: {"media_type": (str,), "data": (bytes,)},
+    ImageBlock: {"media_type": (str,), "data": (bytes,), "url": (str, _NONE)},
+    DocumentBlock: {"media_type": (str,), "data": (bytes,), "url": (str, _NONE), "name": (str,)},
     ThinkingBlock: {"thinking": (str,), "signature": (str, _NONE), "provider_data": (dict, _NONE)},
     ProviderBlock: {"provider": (str,), "data": (dict,)},
     ToolUse: {"name": (str,), "id": (str, _NONE), "provider_data": (dict, _NONE)},
@@ -66,8 +70,8 @@ _DELTAS: dict[type, dict[str, tuple[type, ...]]] = {
 }
 
 _ANSWER = (TextBlock, ImageBlock, ThinkingBlock, ProviderBlock, ToolUse, ToolUseBlock)
-_MESSAGE = (TextBlock, ImageBlock, ThinkingBlock, ProviderBlock, ToolUseBlock, ToolResultBlock)
-_RESULT = (TextBlock, ImageBlock)
+_MESSAGE = (TextBlock, ImageBlock, DocumentBlock, ThinkingBlock, ProviderBlock, ToolUseBlock, ToolResultBlock)
+_RESULT = (TextBlock, ImageBlock, DocumentBlock)
 
 
 def checked_block(block: B, path: str = "$") -> B:
@@ -170,10 +174,19 @@ def _check(block: object, allowed: tuple[type, ...], path: str) -> None:
         value = getattr(block, field)
         if not isinstance(value, types):
             raise Unrecordable(f"{path}.{field}", f"is {_kind(value)}, not {types[0].__name__}")
+    if isinstance(block, ImageBlock | DocumentBlock) and block.url is not None:
+        _check_address(block.url, block.data, path)
     if isinstance(block, ToolResultBlock):
         if block.kind is not None and block.kind not in get_args(ErrorKind):
             raise Unrecordable(f"{path}.kind", f"is {block.kind!r:.80}, which is no kind of error")
         _check_sequence(block.content, _RESULT, f"{path}.content")
+
+
+def _check_address(url: str, data: bytes, path: str) -> None:
+    if data:
+        raise Unrecordable(f"{path}.url", "stands beside data; give one of them")
+    if re.fullmatch(r"https?://[!-~]+", url) is None:
+        raise Unrecordable(f"{path}.url", f"is {url!r:.80}, not an address such as https://host/file")
 
 
 def _clean(block: Block, path: str) -> Block:

@@ -78,12 +78,27 @@ class TextBlock(_Block, frozen=True, tag="text"):
 
 
 class ImageBlock(_Block, frozen=True, tag="image"):
-    """An image given by its bytes."""
+    """An image given by its bytes, or by where a provider may fetch it."""
 
-    media_type: str
-    """IANA media type, such as `image/png`."""
-    data: bytes
+    media_type: str = ""
+    """IANA media type, such as `image/png`; may be empty with a `url`."""
+    data: bytes = b""
     """The encoded image file; base64 in JSON."""
+    url: str | None = None
+    """Instead of `data`: an address that the provider fetches, each time that it is sent. Refold never does."""
+
+
+class DocumentBlock(_Block, frozen=True, tag="document"):
+    """A document, such as a PDF, given by its bytes, or by where a provider may fetch it."""
+
+    media_type: str = "application/pdf"
+    """IANA media type: providers read `application/pdf`, and texts such as `text/plain`."""
+    data: bytes = b""
+    """The file; base64 in JSON."""
+    url: str | None = None
+    """As in `ImageBlock`."""
+    name: str = ""
+    """Of the file, which a model is told."""
 
 
 class ThinkingBlock(_Block, frozen=True, tag="thinking"):
@@ -114,7 +129,7 @@ class StoredBlock(_Block, frozen=True, kw_only=True, tag="stored"):
     hash: PayloadHash
     bytes: int
     """Size of the payload."""
-    holds: Literal["text", "image", "thinking", "provider"]
+    holds: Literal["text", "image", "thinking", "provider", "document"]
     """Tag of the block that it stands for."""
     shown: str = ""
     """What a model is shown in its place, where the whole is too long for one; empty = the block itself."""
@@ -136,7 +151,10 @@ class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):
     """As in `TextBlock`, such as a signature over the call."""
 
 
-ResultContent: TypeAlias = TextBlock | ImageBlock | StoredBlock
+GivenContent: TypeAlias = TextBlock | ImageBlock | DocumentBlock
+"""What a caller or a tool may give, before it is recorded."""
+
+ResultContent: TypeAlias = TextBlock | ImageBlock | DocumentBlock | StoredBlock
 """What a tool result may hold."""
 
 
@@ -155,10 +173,19 @@ class ToolResultBlock(_Block, frozen=True, kw_only=True, tag="tool_result"):
         return text_of(self.content)
 
 
-UserContent: TypeAlias = TextBlock | ImageBlock | StoredBlock
+UserContent: TypeAlias = TextBlock | ImageBlock | DocumentBlock | StoredBlock
 """What a caller may send."""
 
-Block: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock | ToolUseBlock | ToolResultBlock
+Block: TypeAlias = (
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | ThinkingBlock
+    | ProviderBlock
+    | StoredBlock
+    | ToolUseBlock
+    | ToolResultBlock
+)
 """Any part of a message."""
 
 AnswerContent: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock | ToolUseBlock

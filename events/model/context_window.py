@@ -19,6 +19,7 @@ import msgspec
 
 from refold.events.core.content import (
     Block,
+    DocumentBlock,
     ImageBlock,
     Message,
     ProviderBlock,
@@ -46,6 +47,12 @@ _DENSE = re.compile(r"[\u0370-\u10ff\u1200-\u1dff\u2000-\u2e7f\ua4d0-\ua95f\ua98
 
 IMAGE_TOKENS = 1_600
 """An image is counted as so many: the most that Anthropic's documentation gives for one of the largest useful size."""
+
+PAGE_TOKENS = 2_000
+"""A document is counted as at least one page of so many: text and picture, as Anthropic's documentation gives them."""
+
+PAGE_BYTES = 50_000
+"""So many bytes of a document count as a page."""
 
 Range = tuple[int, int]
 """From the first to before the second place."""
@@ -102,6 +109,8 @@ def _block_tokens(block: Block) -> int:
             return about_tokens(text)
         case ImageBlock():
             return IMAGE_TOKENS
+        case DocumentBlock(data=data):
+            return max(PAGE_TOKENS, len(data) * PAGE_TOKENS // PAGE_BYTES)
         case ToolResultBlock(content=content):
             return sum(map(_block_tokens, content))
         case ProviderBlock(data=data):
@@ -386,8 +395,8 @@ def _part_words(block: Block) -> str:
     match block:
         case TextBlock(text=text):
             return text
-        case ImageBlock(media_type=media_type):
-            return f"[{media_type}]"
+        case ImageBlock(media_type=media_type) | DocumentBlock(media_type=media_type):
+            return f"[{media_type or 'image'}]"
         case ProviderBlock(provider=provider, data=data):
             return f"[{data.get('type', 'block')} of {provider}]"
         case StoredBlock(holds=holds):

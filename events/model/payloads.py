@@ -13,6 +13,7 @@ import msgspec
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import (
     Block,
+    DocumentBlock,
     ImageBlock,
     JsonObject,
     Message,
@@ -36,11 +37,13 @@ PAYLOAD_BYTES_MAX = 256 * 1024 * 1024
 
 B = TypeVar("B", bound=Block)
 
-Storable: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock
+Storable: TypeAlias = TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | ProviderBlock
 """A block that a `StoredBlock` may stand for."""
 
 _encode = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[Storable] = msgspec.json.Decoder(TextBlock | ImageBlock | ThinkingBlock | ProviderBlock)
+_decoder: msgspec.json.Decoder[Storable] = msgspec.json.Decoder(
+    TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | ProviderBlock
+)
 
 
 def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[PayloadHash, bytes]]:
@@ -88,12 +91,14 @@ def _readable(block: Storable) -> bytes:
     raise Unrecordable("$", f"is a {_kind_of(block)} block that would be read back as another one")
 
 
-def _kind_of(block: Storable) -> Literal["text", "image", "thinking", "provider"]:
+def _kind_of(block: Storable) -> Literal["text", "image", "thinking", "provider", "document"]:
     match block:
         case TextBlock():
             return "text"
         case ImageBlock():
             return "image"
+        case DocumentBlock():
+            return "document"
         case ThinkingBlock():
             return "thinking"
         case ProviderBlock():
@@ -105,7 +110,7 @@ def _may_be_large(block: Storable) -> bool:
     match block:
         case TextBlock(text=body, provider_data=extra) | ThinkingBlock(thinking=body, provider_data=extra):
             pass
-        case ImageBlock(data=body):
+        case ImageBlock(data=body) | DocumentBlock(data=body):
             pass
         case ProviderBlock(data=extra):
             body = ""

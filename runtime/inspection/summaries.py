@@ -7,6 +7,7 @@ import msgspec
 
 from refold.events.core.content import (
     Block,
+    DocumentBlock,
     ImageBlock,
     JsonObject,
     ProviderBlock,
@@ -224,7 +225,9 @@ def block_words(block: Block) -> str:
             return text
         case ThinkingBlock(thinking=thinking):
             return thinking
-        case ImageBlock(media_type=media_type, data=data):
+        case ImageBlock(url=str() as url) | DocumentBlock(url=str() as url):
+            return f"[{block.media_type or 'image'} at {url}]"
+        case ImageBlock(media_type=media_type, data=data) | DocumentBlock(media_type=media_type, data=data):
             return f"[{media_type} of {len(data):,} bytes]"
         case ProviderBlock(provider=provider, data=data):
             return f"[{data.get('type', 'block')} of {provider}]"

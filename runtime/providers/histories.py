@@ -18,6 +18,7 @@ import msgspec
 from refold.events.core.content import (
     OPENING_TEXT,
     Block,
+    GivenContent,
     ImageBlock,
     JsonObject,
     Message,
@@ -128,7 +129,7 @@ def history_from_openai(given: WireMessages) -> WireHistory:
                 call = message.get("tool_call_id", functions.get(str(message.get("name"))))
                 if not isinstance(call, str):
                     raise ConfigError(f"{path} is the result of a tool and has no tool_call_id")
-                shown = tuple(part for part in _openai_parts(content, path) if isinstance(part, TextBlock | ImageBlock))
+                shown = tuple(part for part in _openai_parts(content, path) if isinstance(part, GivenContent))
                 read.append(Message("user", (ToolResultBlock(tool_use_id=ToolCallId(call), content=shown),)))
             case _:
                 raise ConfigError(
@@ -242,6 +243,8 @@ def _anthropic_block(part: object, path: str) -> Block:
 
 
 def _anthropic_image(source: object) -> ImageBlock | None:
+    if is_json_object(source) and source.get("type") == "url" and isinstance(source.get("url"), str):
+        return ImageBlock(url=str(source["url"]))
     if not is_json_object(source) or source.get("type") != "base64":
         return None
     return _image(str(source.get("media_type")), str(source.get("data")))
@@ -256,7 +259,7 @@ def _anthropic_result(part: JsonObject, path: str) -> ToolResultBlock:
     for number, item in enumerate(parts):
         block = _anthropic_block(item, f"{path}.content[{number}]")
         # A result of ours is text and images; what else there is, is kept as the text that it has in the wire form.
-        kept = isinstance(block, TextBlock | ImageBlock)
+        kept = isinstance(block, GivenContent)
         blocks.append(block if kept else TextBlock(text=msgspec.json.encode(item).decode()))  # type: ignore[arg-type]
     call = ToolCallId(str(part["tool_use_id"]))
     return ToolResultBlock(tool_use_id=call, content=tuple(blocks), is_error=part.get("is_error") is True)
@@ -300,6 +303,8 @@ def _openai_parts(content: object, path: str) -> list[Block]:
 
 def _openai_image(given: object) -> ImageBlock | None:
     url = given.get("url") if is_json_object(given) else given
+    if isinstance(url, str) and url.startswith(("https://", "http://")):
+        return ImageBlock(url=url)
     if not isinstance(url, str) or not url.startswith(_DATA):
         return None
     head, comma, data = url.removeprefix(_DATA).partition(",")

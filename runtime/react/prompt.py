@@ -15,6 +15,8 @@ import msgspec
 from refold.events.core.content import (
     STILL_OPEN_TEXT,
     Block,
+    DocumentBlock,
+    GivenContent,
     ImageBlock,
     JsonObject,
     Message,
@@ -46,7 +48,7 @@ STOP_SEQUENCE = "\nObservation:"
 STOP_SEQUENCES_MAX = 4
 """No more stop sequences are accepted by every provider."""
 
-Shown: TypeAlias = TextBlock | ImageBlock
+Shown: TypeAlias = GivenContent
 """What messages of a text request hold."""
 
 _INSTRUCTIONS = """\
@@ -201,7 +203,7 @@ def _show_calls(
 
 def _answer(content: Sequence[Block]) -> list[Shown]:
     texts = [block for block in content if isinstance(block, TextBlock) and block.text.strip()]
-    images = [block for block in content if isinstance(block, ImageBlock)]
+    images = [block for block in content if isinstance(block, ImageBlock | DocumentBlock)]
     if not texts:
         return list(images)
     if all(_part(block.provider_data) == "unparsed" for block in texts):
@@ -214,7 +216,7 @@ def _answer(content: Sequence[Block]) -> list[Shown]:
 def _observation(result: ToolResultBlock) -> list[Shown]:
     """Return how a result is shown: its text behind the label, and then its images."""
     text = text_of(result.content)
-    images = [block for block in result.content if isinstance(block, ImageBlock)]
+    images = [block for block in result.content if isinstance(block, ImageBlock | DocumentBlock)]
     if not text.strip():
         text = f"({len(images)} image{'s' * (len(images) > 1)})" if images else "(nothing)"
     failed = f"Error ({result.kind or 'permanent'}): " if result.is_error else ""
@@ -226,7 +228,7 @@ def _plain(content: Sequence[Block]) -> list[Shown]:
     return [
         TextBlock(text=block.text) if isinstance(block, TextBlock) else block
         for block in content
-        if isinstance(block, TextBlock | ImageBlock)
+        if isinstance(block, GivenContent)
     ]
 
 

@@ -15,7 +15,10 @@ import msgspec
 
 from refold.actors.kernel.clock import Clock
 from refold.events.core.cleaning import clean_text
-from refold.events.core.content import ImageBlock, TextBlock
+from refold.events.core.content import (
+    GivenContent,
+    TextBlock,
+)
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
 from refold.events.session.commands import CancelRun, DecideApproval, SendInput, SetContentAside
@@ -38,7 +41,7 @@ class InboxSend(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_un
     """
 
     text: str = ""
-    content: tuple[TextBlock | ImageBlock, ...] = ()
+    content: tuple[GivenContent, ...] = ()
     """Its blocks, where it is more than a text."""
 
 

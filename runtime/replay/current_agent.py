@@ -25,7 +25,7 @@ from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import (
     AnswerContent,
     ErrorKind,
-    ImageBlock,
+    GivenContent,
     JsonObject,
     Message,
     ResultContent,
@@ -421,7 +421,7 @@ async def _command(
     )
 
 
-async def _whole(content: Sequence[ResultContent], store: EventStore) -> tuple[TextBlock | ImageBlock, ...]:
+async def _whole(content: Sequence[ResultContent], store: EventStore) -> tuple[GivenContent, ...]:
     """Return a result with all of what was cut, or kept apart.
 
     Raises:
@@ -430,6 +430,6 @@ async def _whole(content: Sequence[ResultContent], store: EventStore) -> tuple[T
     stored = [block.hash for block in content if isinstance(block, StoredBlock)]
     payloads = await store.read_payloads(stored) if stored else {}
     return tuple(
-        cast("TextBlock | ImageBlock", whole_block(block.hash, payloads)) if isinstance(block, StoredBlock) else block
+        cast("GivenContent", whole_block(block.hash, payloads)) if isinstance(block, StoredBlock) else block
         for block in content
     )

@@ -18,7 +18,14 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
-from refold.events.core.content import ImageBlock, Message, TextBlock, UserContent
+from refold.events.core.content import (
+    DocumentBlock,
+    GivenContent,
+    ImageBlock,
+    Message,
+    TextBlock,
+    UserContent,
+)
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import PayloadHash, SessionId, stream_name
 from refold.events.model.payloads import restored, spill
@@ -46,7 +53,7 @@ from refold.events.session.state import SessionState
 from refold.sessions.reads import content_by_hash
 from refold.stores.folding import Fold
 
-Input: TypeAlias = str | TextBlock | ImageBlock | Sequence[str | TextBlock | ImageBlock]
+Input: TypeAlias = str | GivenContent | Sequence[str | GivenContent]
 """What can be sent: text, a block, or several of them."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,17 +67,17 @@ def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[Payload
     return spill(input_blocks(content))
 
 
-def input_blocks(content: Input) -> list[TextBlock | ImageBlock]:
+def input_blocks(content: Input) -> list[GivenContent]:
     """Return the blocks of an input, checked and clean; raise CommandRejected if it is empty, or not text or blocks."""
-    if isinstance(content, str | TextBlock | ImageBlock):
+    if isinstance(content, str | GivenContent):
         parts: Sequence[object] = [content]
     elif isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
         parts = content
     else:
         raise CommandRejected(f"an input is text or blocks, not {type(content).__name__}")
-    blocks: list[TextBlock | ImageBlock] = []
+    blocks: list[GivenContent] = []
     for place, part in enumerate(parts):
-        if isinstance(part, ImageBlock):
+        if isinstance(part, ImageBlock | DocumentBlock):
             blocks.append(checked_block(part, f"content[{place}]"))
         elif isinstance(part, str | TextBlock):
             text = part if isinstance(part, str) else checked_block(part, f"content[{place}]").text

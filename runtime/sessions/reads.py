@@ -13,7 +13,11 @@ import msgspec
 
 from refold.actors.agent.subsession import ancestors_of, children_prefix
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.content import ImageBlock, TextBlock
+from refold.events.core.content import (
+    DocumentBlock,
+    ImageBlock,
+    TextBlock,
+)
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import AgentId, PayloadHash, SessionId, StreamName, kind_and_identifier, stream_name
 from refold.events.model.configuration import payload_hash
@@ -82,7 +86,7 @@ async def content_by_hash(store: EventStore, stream: StreamName, name: Name) -> 
     match block:
         case TextBlock(text=text, provider_data=None):
             return text.encode()
-        case ImageBlock(data=data):
+        case ImageBlock(data=data, url=None) | DocumentBlock(data=data, url=None):
             return data
         case _:
             return msgspec.json.encode(block)

@@ -19,7 +19,6 @@ from refold import (
     CircuitOpen,
     Deny,
     HookContext,
-    ImageBlock,
     Middleware,
     ModelRequest,
     ModelResponse,
@@ -41,7 +40,10 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC, fold, history
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.content import text_of
+from refold.events.core.content import (
+    GivenContent,
+    text_of,
+)
 from refold.events.core.ids import ToolCallId
 from refold.events.kinds.breaker import BREAKER_CORE
 from refold.events.kinds.deduplicator import DEDUP_CORE
@@ -98,7 +100,7 @@ async def pay(amount: float) -> str:
 class Polite(Middleware):
     """Changes something of everything, and the same at any time."""
 
-    def on_user_message(self, context: HookContext, content: tuple[TextBlock | ImageBlock, ...]) -> str:
+    def on_user_message(self, context: HookContext, content: tuple[GivenContent, ...]) -> str:
         """Ask for it kindly."""
         return f"{text_of(content)}, please"
 

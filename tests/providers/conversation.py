@@ -4,7 +4,7 @@ from typing import Any
 
 from refold import Message, TextBlock, ToolUseBlock
 from refold.events import ImageBlock, ToolResultBlock
-from refold.events.core.content import Block, JsonObject, StoredBlock
+from refold.events.core.content import Block, JsonObject, ResultContent, StoredBlock
 from refold.events.core.ids import PayloadHash, ToolCallId
 
 IMAGE = ImageBlock(media_type="image/png", data=b"\x89PNG not really")
@@ -24,7 +24,7 @@ def call(id: str, name: str = "weather", arguments: JsonObject | None = None, **
     return ToolUseBlock(id=ToolCallId(id), name=name, input=arguments or {}, **more)
 
 
-def result(id: str, *content: TextBlock | ImageBlock | StoredBlock | str, error: bool = False) -> ToolResultBlock:
+def result(id: str, *content: ResultContent | str, error: bool = False) -> ToolResultBlock:
     return ToolResultBlock(
         tool_use_id=ToolCallId(id),
         content=tuple(TextBlock(text=block) if isinstance(block, str) else block for block in content),

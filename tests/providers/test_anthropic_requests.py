@@ -10,7 +10,12 @@ from anthropic.types.beta import BetaThinkingConfigParam
 from pydantic import TypeAdapter
 
 from refold import ConfigError, Message, ModelRequest, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse
-from refold.events.core.content import OPENING_TEXT, ImageBlock, JsonObject
+from refold.events.core.content import (
+    OPENING_TEXT,
+    DocumentBlock,
+    ImageBlock,
+    JsonObject,
+)
 from refold.events.model.configuration import ToolSpec
 from refold.providers.anthropic.history import EMPTY_ERROR_TEXT, NO_RESULT_TEXT
 from refold.providers.anthropic.provider import AnthropicFormat
@@ -156,6 +161,39 @@ def test_images_that_the_api_does_not_read_are_named_instead() -> None:
     assert content[1]["source"]["media_type"] == "image/jpeg"
     assert "image/tiff" in content[0]["text"]
     assert texts(user("Draw."), assistant(jpg), user("Thanks."))[1] == ["(The assistant gave an image.)"]
+
+
+PDF = DocumentBlock(data=b"%PDF-", name="plan.pdf")
+NOTES = DocumentBlock(media_type="text/markdown", data=b"# Tea")
+AT_URL = DocumentBlock(url="https://example.org/a.pdf")
+IMAGE_AT_URL = ImageBlock(url="https://example.org/a.png")
+
+
+def test_documents_and_images_by_address_are_blocks_also_in_results() -> None:
+    pdf = {
+        "type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+        "title": "plan.pdf",
+    }
+    notes = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "# Tea"}}
+    at_url = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}}
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    sheet = DocumentBlock(media_type="application/vnd.ms-excel", data=b"x")
+    asked, _, answered = contents(
+        user(PDF, NOTES, AT_URL, IMAGE_AT_URL, sheet), assistant(call("1")), user(result("1", PDF, IMAGE_AT_URL))
+    )
+    assert asked[:4] == [pdf, notes, at_url, image]
+    assert asked[4]["text"] == "(A document of type 'application/vnd.ms-excel' that cannot be shown.)"
+    assert answered[0]["content"] == [pdf, image]
+
+
+def test_sizes_are_checked_before_anything_is_sent() -> None:
+    small, history = AnthropicOptions(image_bytes_max=5), (user("a"), assistant(call("1")), user(result("1", IMAGE)))
+    assert "an image has 15 bytes and the Messages API takes 5" in refusal(*history, options=small)
+    assert sent(*history, options=AnthropicOptions(cache=False, image_bytes_max=15))
+    with pytest.raises(ProviderError, match="takes 400; it was not sent") as raised:
+        sent(user("x" * 400), options=AnthropicOptions(request_bytes_max=400))
+    assert raised.value.kind == "context_too_long"
 
 
 # --- Histories that nobody could send as they are ---

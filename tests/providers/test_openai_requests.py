@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from refold import ConfigError, Message, ModelRequest, ProviderBlock, ProviderError, ThinkingBlock, ToolUse
-from refold.events import ImageBlock
+from refold.events import DocumentBlock, ImageBlock
 from refold.events.core.content import Json, JsonObject
 from refold.events.model.configuration import ToolSpec
 from refold.providers.openai.provider import OpenAIFormat
@@ -133,6 +133,24 @@ def test_images_go_as_data_urls_and_those_of_results_in_the_user_message_behind(
     for last in ([assistant(call("c"), seen)], [assistant(call("c")), user(seen)]):
         for history in ([user("Go"), *last], [user("Go"), *last, assistant("A")]):
             assert sent(*history)["messages"][4]["content"][1] == IMAGE_PART
+
+
+def test_documents_are_files_and_images_may_be_addresses() -> None:
+    pdf = DocumentBlock(data=b"%PDF-", name="plan.pdf")
+    notes = DocumentBlock(media_type="text/markdown", data=b"# Tea", name="tea.md")
+    elsewhere = DocumentBlock(url="https://example.org/a.pdf")
+    picture = ImageBlock(url="https://example.org/a.png")
+    file = {"type": "file", "file": {"filename": "plan.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}}
+    shown = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    body = sent(user(pdf, notes, picture, elsewhere), assistant(call("c")), user(result("c", pdf), "And?"))
+    first, _, _, last = body["messages"][1:]
+    assert first["content"][:3] == [file, {"type": "text", "text": "tea.md:\n# Tea"}, shown]
+    where = "(A document of type 'application/pdf' at https://example.org/a.pdf that cannot be shown.)"
+    assert first["content"][3:] == [{"type": "text", "text": where}]
+    assert last["content"][1] == file
+    with pytest.raises(ProviderError, match="openai takes 100; it was not sent") as caught:
+        sent(user("x" * 100), settings=OpenAISettings(request_bytes_max=100))
+    assert caught.value.kind == "context_too_long"
 
 
 def test_neighbours_of_one_role_are_joined_and_texts_stay_apart() -> None:

@@ -1,5 +1,6 @@
 """What is known of the servers that speak the two APIs, as the table in `docs/providers.md` tells it."""
 
+import base64
 import json
 from typing import Annotated, Any, Literal
 
@@ -7,9 +8,19 @@ import httpx
 import msgspec
 import pytest
 
-from refold import AgentConfig, AgentRuntime, Message, ModelRequest, ThinkingBlock
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    DocumentBlock,
+    ImageBlock,
+    Message,
+    ModelRequest,
+    ThinkingBlock,
+    tool,
+)
 from refold.providers import AnthropicProvider, OpenAIProvider
 from refold.providers.http.closed_schema import closed_schema
+from refold.stores import InMemoryStore
 from tests.providers.anthropic_messages import body_of, message
 from tests.providers.chat_completions import completion
 from tests.providers.conversation import assistant, call, result, user
@@ -183,3 +194,34 @@ async def test_an_agents_output_type_reaches_the_server_and_not_where_the_text_i
         assert (await session.send("Tea")).parsed(Step) == Step(what="boil")
         assert formats == [HELD if protocol == "native" else None]
         assert list(SCHEMA["$defs"]["Step"]["properties"]) == ["what", "minutes"]
+
+
+@tool(effect="pure")
+def plan() -> list[DocumentBlock]:
+    """Return the plan."""
+    return [DocumentBlock(data=b"%PDF-small", name="plan.pdf")]
+
+
+async def test_documents_of_inputs_and_results_are_kept_and_sent_whole() -> None:
+    bodies: list[dict[str, Any]] = []
+    calls = message({"type": "tool_use", "id": "toolu_1", "name": "plan", "input": {}}, stop_reason="tool_use")
+    answers = [calls, HELLO, HELLO]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json=json.loads(body_of(answers[len(bodies) - 1])))
+
+    large = DocumentBlock(data=b"%PDF-" + bytes(100_000), name="large.pdf")
+    given: list[str | DocumentBlock | ImageBlock] = ["Look", large, ImageBlock(url="https://example.org/a.png")]
+    store = InMemoryStore()
+    provider = AnthropicProvider(api_key="sk-test-012345", transport=httpx.MockTransport(answer), environment={})
+    for content in (given, ["And?"]):
+        async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[plan], log=store) as runtime:
+            session = await runtime.session("a")
+            await session.send(content)
+            history = await session.history()
+    first, second = bodies[2]["messages"][0]["content"], bodies[2]["messages"][2]["content"]
+    assert [block["type"] for block in first] == ["text", "document", "image"]
+    assert len(base64.b64decode(first[1]["source"]["data"])) == 100_005
+    assert second[0]["content"][0]["title"] == "plan.pdf"
+    assert history[0].content[1:] == (large, given[2])

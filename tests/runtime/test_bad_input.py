@@ -38,7 +38,10 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.core.content import StoredBlock
+from refold.events.core.content import (
+    DocumentBlock,
+    StoredBlock,
+)
 from refold.events.core.ids import PayloadHash, ToolCallId
 from refold.events.session.events import ModelResponded, ToolApprovalRequested
 from refold.stores import EventStore
@@ -102,6 +105,10 @@ INPUTS: list[tuple[str, Any]] = [
     *(("text or blocks", content) for content in (None, 5, b"bytes", {"text": "x"}, [b"x"], [None], [["x"]], object())),
     (".", ["look", TextBlock(text=FIVE)]),
     (".", ["look", ImageBlock(media_type=FIVE, data=b"x")]),
+    (".", ["look", DocumentBlock(data=b"x", name=FIVE)]),
+    (".url", ["look", DocumentBlock(data=b"x", url="https://example.org/a.pdf")]),
+    (".url", ["look", ImageBlock(url="file:///etc/passwd")]),
+    (".url", ["look", ImageBlock(url="https://example.org/a b")]),
     (".", ["look", ImageBlock(media_type="image/png", data=TEXT[:8])]),
     (".", ["look", ImageBlock(media_type="image/png", data=TEXT * 2)]),
     (".", ["look", STORED]),

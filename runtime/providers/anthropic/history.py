@@ -22,6 +22,7 @@ import msgspec
 from refold.events.core.content import (
     OPENING_TEXT,
     Block,
+    DocumentBlock,
     ImageBlock,
     JsonObject,
     Message,
@@ -48,6 +49,9 @@ EMPTY_ERROR_TEXT = "The tool failed and said nothing."
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Media types of the images that the API reads ("Vision", platform.claude.com/docs)."""
+
+
+PDF_TYPE = "application/pdf"
 
 
 def refused(reason: str) -> ProviderError:
@@ -103,8 +107,8 @@ def _kept(message: Message, place: str, unsigned: bool) -> tuple[Block, ...]:
         if isinstance(block, ToolResultBlock):
             content = _kept_result(block, place)
             kept.append(block if content == block.content else msgspec.structs.replace(block, content=content))
-        elif isinstance(block, ImageBlock):
-            kept.append(_image(block) if message.role == "user" else TextBlock(text="(The assistant gave an image.)"))
+        elif isinstance(block, ImageBlock | DocumentBlock):
+            kept.append(_shown(block) if message.role == "user" else TextBlock(text="(The assistant gave an image.)"))
         elif not _left_out(block, message.role, unsigned):
             kept.append(block)
     return tuple(kept)
@@ -128,8 +132,8 @@ def _kept_result(result: ToolResultBlock, place: str) -> tuple[ResultContent, ..
     for part in result.content:
         if isinstance(part, StoredBlock):
             raise refused(f"{place} holds a result with a stored block whose payload was not loaded")
-        if isinstance(part, ImageBlock):
-            kept.append(_image(part))
+        if isinstance(part, ImageBlock | DocumentBlock):
+            kept.append(_shown(part))
         elif part.text.strip():
             kept.append(part)
     if result.is_error and not kept:
@@ -137,9 +141,15 @@ def _kept_result(result: ToolResultBlock, place: str) -> tuple[ResultContent, ..
     return tuple(kept)
 
 
-def _image(block: ImageBlock) -> ImageBlock | TextBlock:
-    """Return an image that the API reads, or a text that says what image could not be given."""
+def _shown(block: ImageBlock | DocumentBlock) -> ImageBlock | DocumentBlock | TextBlock:
+    """Return an image or a document that the API reads, or a text that says what could not be given."""
+    if block.url is not None:
+        return block
     media_type = block.media_type.partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
+    if isinstance(block, DocumentBlock):
+        if block.data and (media_type == PDF_TYPE or media_type.startswith("text/")):
+            return msgspec.structs.replace(block, media_type=media_type)
+        return TextBlock(text=f"(A document of type {block.media_type[:100]!r} that cannot be shown.)")
     if not block.data or media_type not in IMAGE_TYPES:
         return TextBlock(text=f"(An image of type {block.media_type[:100]!r} that cannot be shown.)")
     return block if media_type == block.media_type else ImageBlock(media_type=media_type, data=block.data)

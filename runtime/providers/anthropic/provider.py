@@ -79,6 +79,10 @@ class AnthropicFormat:
 BASE_URL = "https://api.anthropic.com"
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
+REQUEST_BYTES_MAX = 32_000_000
+IMAGE_BYTES_MAX = 10_000_000 * 3 // 4
+"""Of the file, which is larger as base64 ("Vision" and "API overview", platform.claude.com/docs)."""
+
 _UNSIGNED_HOSTS = (".deepseek.com", ".moonshot.ai", ".moonshot.cn", ".kimi.com", ".xiaomimimo.com")
 
 TOKEN_VARIABLE = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105  # The name of one.
@@ -147,6 +151,8 @@ class AnthropicProvider(HttpProvider):
                 max_tokens=max_tokens,
                 thinking=thinking,
                 drop_stale_thinking=drop_stale_thinking,
+                request_bytes_max=REQUEST_BYTES_MAX if official else None,
+                image_bytes_max=IMAGE_BYTES_MAX if official else None,
                 structured_output=structured_output if official else bool(structured_output),
                 unsigned_thinking=is_at(url, *_UNSIGNED_HOSTS) if unsigned_thinking is None else unsigned_thinking,
                 cache=cache,

@@ -16,6 +16,7 @@ import msgspec
 
 from refold.events.core.content import (
     Block,
+    DocumentBlock,
     ImageBlock,
     Json,
     JsonObject,
@@ -34,7 +35,7 @@ from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest
 from refold.providers.anthropic.history import is_thought, own_data, refused, sendable
 from refold.providers.http.closed_schema import closed_schema
-from refold.providers.http.wire import encoded
+from refold.providers.http.wire import check_images, check_size, encoded
 
 DEFAULT_VERSION = "2023-06-01"
 """Of the API, the header `anthropic-version`. It is the one that every model, gateway and compatible server takes, and
@@ -90,6 +91,10 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
     server_tools: tuple[JsonObject, ...] = ()
     """Tools that the provider runs itself, in its own words, such as `{"type": "web_search_20260318", "name":
     "web_search"}`."""
+    request_bytes_max: int | None = None
+    """Largest body that the server takes, which is not sent if it is larger; None = not known."""
+    image_bytes_max: int | None = None
+    """Largest image, likewise."""
     extra_body: JsonObject = {}
     """Further fields of the body; one that we set too replaces ours."""
 
@@ -146,13 +151,16 @@ def encoded_request(request: ModelRequest, options: AnthropicOptions, *, stream:
     if stream:
         body["stream"] = True
     try:
-        return encoded(body)
+        written = encoded(body)
     except ProviderError as error:
         raise refused(f"it is not JSON ({error})") from None
+    check_size(written, options.request_bytes_max, "the Messages API")
+    return written
 
 
 def _body(request: ModelRequest, options: AnthropicOptions) -> JsonObject:
     history = sendable(request.messages, unsigned=options.unsigned_thinking)
+    check_images(history, options.image_bytes_max, "the Messages API")
     messages = [_message(message) for message in history]
     tools: list[JsonObject] = _tools(request.tools, options.server_tools)
     body: JsonObject = {
@@ -270,8 +278,8 @@ def wire_block(block: Block, role: str) -> JsonObject:
         case TextBlock(text=text, provider_data=data):
             # Texts of users have nothing that the API would take back, such as citations.
             return {**(own_data(data) if role == "assistant" else {}), "type": "text", "text": text}
-        case ImageBlock():
-            return _image(block)
+        case ImageBlock() | DocumentBlock():
+            return _media(block)
         case ThinkingBlock(thinking=thinking, signature=signature, provider_data=data):
             return {**own_data(data), "type": "thinking", "thinking": thinking, "signature": signature or ""}
         case ProviderBlock(data=data):
@@ -300,9 +308,16 @@ def _result_part(part: ResultContent) -> JsonObject:
     return wire_block(part, "user")
 
 
-def _image(block: ImageBlock) -> JsonObject:
-    data = base64.b64encode(block.data).decode("ascii")
-    return {"type": "image", "source": {"type": "base64", "media_type": block.media_type, "data": data}}
+def _media(block: ImageBlock | DocumentBlock) -> JsonObject:
+    source: JsonObject = {"type": "url", "url": block.url}
+    if block.url is None and block.media_type.startswith("text/"):
+        source = {"type": "text", "media_type": "text/plain", "data": block.data.decode(errors="replace")}
+    elif block.url is None:
+        data = base64.b64encode(block.data).decode("ascii")
+        source = {"type": "base64", "media_type": block.media_type, "data": data}
+    if isinstance(block, ImageBlock):
+        return {"type": "image", "source": source}
+    return {"type": "document", "source": source, **({"title": block.name} if block.name.strip() else {})}
 
 
 def _add_cache_marks(

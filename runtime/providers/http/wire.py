@@ -13,7 +13,15 @@ from typing import Protocol, cast
 import msgspec
 
 from refold.events.core.cleaning import clean_text
-from refold.events.core.content import Json, JsonObject, is_json_array, is_json_object
+from refold.events.core.content import (
+    ImageBlock,
+    Json,
+    JsonObject,
+    Message,
+    ToolResultBlock,
+    is_json_array,
+    is_json_object,
+)
 from refold.events.core.errors import ProviderError
 from refold.events.model.messages import Delta, ModelRequest, ModelResponse
 
@@ -159,6 +167,22 @@ def _cleaned(value: Json) -> Json:
     if is_json_object(value):
         return {clean_text(key) if isinstance(key, str) else key: _cleaned(item) for key, item in value.items()}
     return value
+
+
+def check_size(body: bytes, most: int | None, host: str) -> None:
+    """Raise ProviderError, of kind `context_too_long`, if a body is larger than a host takes; None = not known."""
+    if most is not None and len(body) > most:
+        words = f"the request has {len(body):,} bytes and {host} takes {most:,}; it was not sent"
+        raise ProviderError(words, kind="context_too_long")
+
+
+def check_images(messages: Sequence[Message], most: int | None, host: str) -> None:
+    """Raise ProviderError, of kind `invalid_request`, if an image is larger than a host takes; None = not known."""
+    for block in (block for message in messages for block in message.content):
+        for part in block.content if isinstance(block, ToolResultBlock) else (block,):
+            if most is not None and isinstance(part, ImageBlock) and len(part.data) > most:
+                words = f"an image has {len(part.data):,} bytes and {host} takes {most:,}; the request was not sent"
+                raise ProviderError(words, kind="invalid_request")
 
 
 def text_field(value: JsonObject, key: str) -> str:

@@ -24,7 +24,7 @@ from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.providers.http.provider import HttpProvider
 from refold.providers.http.secrets import Secret, key_from
 from refold.providers.http.settings import HttpOptions, checked_mapping, is_at
-from refold.providers.http.wire import WireRequest, encoded
+from refold.providers.http.wire import WireRequest, check_size, encoded
 from refold.providers.openai.answer import OpenAIReader, complete_answer
 from refold.providers.openai.errors import failure_of_status
 from refold.providers.openai.names import ToolNames
@@ -63,6 +63,7 @@ class OpenAIFormat:
     def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
         forms = tool_forms(request)
         body = encoded(request_body(request, self.settings, forms, stream=stream))
+        check_size(body, self.settings.request_bytes_max, self.name)
         self._note_descriptions(request.tools)
         self._names.remember({spec.name: forms[spec.name] for spec in request.tools})
         accept = "text/event-stream" if stream else "application/json"
@@ -91,6 +92,9 @@ class OpenAIFormat:
     def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         return failure_of_status(self.name, status, headers, body)
 
+
+REQUEST_BYTES_MAX = 50_000_000
+"""At OpenAI, with all images and files ("Images and vision", platform.openai.com/docs)."""
 
 BASE_URL = "https://api.openai.com/v1"
 
@@ -165,6 +169,7 @@ class OpenAIProvider(HttpProvider):
             structured_output=structured_output or ("json_schema" if official else "prompt"),
             thoughts_in_text=thoughts_in_text,
             stop_sequences_max=STOP_SEQUENCES_MAX if official else None,
+            request_bytes_max=REQUEST_BYTES_MAX if official else None,
             description_characters_max=DESCRIPTION_CHARACTERS_MAX if official else None,
             extra_body=extra_body or {},
         )

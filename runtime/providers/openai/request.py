@@ -25,6 +25,7 @@ import msgspec
 from refold.events.core.content import (
     OPENING_TEXT,
     Block,
+    DocumentBlock,
     ImageBlock,
     Json,
     JsonObject,
@@ -119,6 +120,8 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
     """Most accepted stop sequences; None = any number, as vLLM and llama.cpp take them."""
     description_characters_max: int | None = DESCRIPTION_CHARACTERS_MAX
     """Most characters of a tool's description; a longer one goes out, and the log of the program has a line on it."""
+    request_bytes_max: int | None = None
+    """Largest body that the server takes, which is not sent if it is larger; None = not known."""
     extra_body: JsonObject = msgspec.field(default_factory=dict[str, Json])
     """Further fields of the body, over those that are written here."""
 
@@ -275,7 +278,7 @@ def _kept(message: Message, place: int, provider: str) -> tuple[Block, ...]:
             refuse(f"message {place} holds a stored block whose payload was not loaded")
         if message.role == "user" and isinstance(block, ToolUseBlock):
             refuse(f"message {place} is a user's and holds a tool call")
-        if message.role == "assistant" and isinstance(block, ImageBlock):
+        if message.role == "assistant" and isinstance(block, ImageBlock | DocumentBlock):
             kept.append(TextBlock(text=ASSISTANT_IMAGE_TEXT))
         elif not isinstance(block, ProviderBlock) or (
             block.provider == provider and (message.role == "assistant" or "type" in block.data)
@@ -351,8 +354,8 @@ class _MessageWriter:
             if isinstance(block, TextBlock):
                 texts.append(block.text)
                 parts.append({"type": "text", "text": block.text})
-            elif isinstance(block, ImageBlock):
-                parts.append(_image(block))
+            elif isinstance(block, ImageBlock | DocumentBlock):
+                parts.append(_media(block))
             elif isinstance(block, ProviderBlock):  # A part that only this API has, such as a sound or a file.
                 parts.append(block.data)
         self._images = []
@@ -412,8 +415,8 @@ class _MessageWriter:
         for block in result.content if result is not None else (TextBlock(text=NO_RESULT_TEXT),):
             if isinstance(block, TextBlock):
                 texts.append(block.text)
-            elif isinstance(block, ImageBlock):
-                images.append(_image(block))
+            elif isinstance(block, ImageBlock | DocumentBlock):
+                images.append(_media(block))
             else:
                 refuse(f"the result of {call} holds a stored block whose payload was not loaded")
         text = "\n\n".join(text for text in texts if text.strip())
@@ -440,8 +443,25 @@ def _assistant_content(content: Sequence[Block]) -> Json:
     return "".join(texts) if texts else None
 
 
-def _image(block: ImageBlock) -> Json:
+def _media(block: ImageBlock | DocumentBlock) -> Json:
+    if isinstance(block, DocumentBlock):
+        return _document(block)
+    if block.url is not None:
+        return {"type": "image_url", "image_url": {"url": block.url}}
     if not _MEDIA_TYPE.fullmatch(block.media_type):
         refuse(f"{block.media_type!r:.100} is no media type of an image")
     url = f"data:{block.media_type};base64,{base64.b64encode(block.data).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _document(block: DocumentBlock) -> Json:
+    """Return a PDF as a file, a text as text, and of any other what it is: the API takes no addresses of files."""
+    kind = block.media_type.partition(";")[0].strip().lower()
+    name = block.name.strip() or "document.pdf"
+    if block.url is None and block.data and kind == "application/pdf":
+        data = f"data:{kind};base64,{base64.b64encode(block.data).decode()}"
+        return {"type": "file", "file": {"filename": name, "file_data": data}}
+    if block.url is None and kind.startswith("text/") and (text := block.data.decode(errors="replace")).strip():
+        return {"type": "text", "text": f"{block.name.strip()}:\n{text}" if block.name.strip() else text}
+    where = f" at {block.url}" if block.url is not None else ""
+    return {"type": "text", "text": f"(A document of type {block.media_type[:100]!r}{where} that cannot be shown.)"}
