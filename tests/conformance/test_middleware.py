@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -153,7 +153,7 @@ async def test_hooks_tell_those_who_follow_and_know_whose_result_they_see(log: E
             items = [item async for item in until_the_end(following)]
         reports = [item for item in items if isinstance(item, Progressed)]
         calls = [event.call for event in await events_of(session, ev.ToolCallStarted)]
-    assert [(item.call, *item.report) for item in reports] == [
+    assert [(item.call, *cast("tuple[str, str]", item.report)) for item in reports] == [
         ("", "tuple", ""),
         *[("", kind, "") for kind in ("ModelRequest", "ModelResponse")],
         *[(calls[0], kind, "look") for kind in ("ToolCall", "ToolResultBlock")],

@@ -85,7 +85,8 @@ async def test_a_prompt_tells_the_whole_conversation_and_serves_react_and_fallba
 @pytest.mark.parametrize("wrong", [5, lambda prompt: 5, lambda prompt: None])
 async def test_what_is_no_answer_fails_the_run_and_what_takes_no_prompt_is_refused(wrong: Any) -> None:
     if not callable(wrong):
-        for given in (wrong, lambda: "x", lambda a, b: "x", dict):
+        unfit: list[Any] = [wrong, lambda: "x", lambda a, b: "x", dict]
+        for given in unfit:
             with pytest.raises(ConfigError):
                 AgentRuntime(CONFIG, provider=given)
         return
