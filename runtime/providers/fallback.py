@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from typing import TypeAlias, get_args
+from typing import TypeAlias, cast, get_args
 
 import msgspec
 
@@ -219,7 +219,9 @@ def _not_asked(refusal: CircuitOpen) -> ProviderError:
 
 
 def _alternative(given: Alternative) -> tuple[Provider, str | None]:
-    provider, model = given if isinstance(given, tuple) else (given, None)
+    if not isinstance(given, tuple):
+        return as_provider(given), None
+    provider, model = cast("tuple[Provider | ProviderFunction, str | None]", given)
     if model is not None and not (isinstance(model, str) and model):
         raise ConfigError(f"a model beside a provider is its name, not {model!r:.80}")
     return as_provider(provider), model
