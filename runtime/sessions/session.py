@@ -97,6 +97,8 @@ class Session:
             CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
             PersistenceError: the input could not be recorded.
             ActorStopped: the runtime closed before the run ended; it goes on at the next start.
+            BackpressureShed: too many inputs are queued or run (`backpressure`), or too many messages wait; nothing of
+                this one is recorded.
             AskCycle: a tool of this session sends to it, and would wait for itself.
         """
         access = self._access
