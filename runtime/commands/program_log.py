@@ -2,7 +2,7 @@
 
 A tool, a provider or a stranger may have written the message of an error. So the records of all loggers pass through
 `one_line`; of an exception the line has its type, its text and the frame of the user's code. The whole traceback is
-there where the logger `refold`, or the root, is set to DEBUG.
+there where the logger `refold`, or else the root, is set to DEBUG.
 """
 
 import logging
@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from refold.commands.output import one_line, safe_text
+
+_logger = logging.getLogger("refold.commands")
+"""Takes its level from `refold`, or else from the root."""
 
 RECORD_CHARACTERS_MAX = 2_000
 """After so many characters a line is cut."""
@@ -32,7 +35,7 @@ class SafeFormatter(logging.Formatter):
         if error is not None:
             words = f"{words}: {_described(error)}"
         line = one_line(f"{record.levelname.lower()}: {words}", RECORD_CHARACTERS_MAX)
-        if error is None or not logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+        if error is None or not _logger.isEnabledFor(logging.DEBUG):
             return line
         return f"{line}\n{safe_text(''.join(traceback.format_exception(error)))}".rstrip()
 
@@ -52,7 +55,7 @@ def _described(error: BaseException) -> str:
 @contextmanager
 def safe_logging() -> Iterator[None]:
     """Log to stderr through `SafeFormatter`, unless the program has set up its own logging."""
-    root = logging.getLogger()
+    root = logging.root
     if root.handlers:
         yield
         return

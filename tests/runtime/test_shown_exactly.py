@@ -76,12 +76,12 @@ def test_any_record_is_one_safe_line_and_the_traceback_is_there_at_debug(caplog:
     form = SafeFormatter().format
     assert form(first).startswith(f"error: it broke: Mute ({__file__}:")
     assert form(second) == "warning: %d (TypeError in its arguments)"
-    caplog.set_level(logging.DEBUG, logger="refold.test")
+    caplog.set_level(logging.DEBUG, logger="refold")
     assert form(first).count("\n") >= 3
 
 
 def test_the_logging_of_a_program_is_left_alone() -> None:
-    root = logging.getLogger()
+    root = logging.root
     before = list(root.handlers)
     assert before, "pytest has its own"
     with safe_logging():
