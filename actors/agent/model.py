@@ -53,7 +53,7 @@ from refold.events.session.commands import (
     SessionCommand,
 )
 from refold.events.session.events import Verdict
-from refold.events.session.normalise import cleaned_data, recorded_answer
+from refold.events.session.normalise import recorded_answer
 from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.model")
@@ -194,7 +194,7 @@ class ModelActor(Actor):
             model=response.model,
             verdicts=answer.verdicts,
             rejected=rejected,
-            stop_details=cleaned_data(response.stop_details),
+            stop_details=response.stop_details,
         )
         return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
 

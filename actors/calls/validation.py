@@ -100,6 +100,9 @@ def checked_response(response: object) -> ModelResponse:
             raise Unrecordable("$.model", f"is {_kind(response.model)}, not text")
         if not isinstance(response.stop_details, dict | None):
             raise Unrecordable("$.stop_details", f"is {_kind(response.stop_details)}, not an object")
+        if response.stop_details is not None:
+            details = _clean_data(response.stop_details, "$", "stop_details")
+            response = msgspec.structs.replace(response, stop_details=details)
         if not isinstance(response.rejected, str):
             raise Unrecordable("$.rejected", f"is {_kind(response.rejected)}, not text")
         if response.rejected and any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content):

@@ -412,10 +412,16 @@ def says_something(content: tuple[Block, ...]) -> bool:
     )
 
 
+TOLD_CHARACTERS_MAX = 1_000
+"""A provider's words for why a model stopped are cut after so many characters, where they are part of a message."""
+
+
 def told_reasons(event: ev.ModelResponded) -> list[str]:
     """Return what the provider said in words of why the model stopped: a category, an explanation, or neither."""
     details = event.stop_details or {}
-    return [str(details[key]).rstrip(".") for key in ("category", "explanation") if details.get(key)]
+    return [
+        str(details[key])[:TOLD_CHARACTERS_MAX].rstrip(".") for key in ("category", "explanation") if details.get(key)
+    ]
 
 
 def useless_for_good(event: ev.ModelResponded) -> Ending | None:

@@ -17,6 +17,7 @@ from refold import (
     CommandRejected,
     Completed,
     ConfigError,
+    Failed,
     Message,
     ModelResponse,
     ProviderError,
@@ -120,6 +121,12 @@ def cut_calls(*inputs: Any) -> ModelResponse:
     return ModelResponse(content=(TextBlock(text="I will"), *calls), stop_reason="max_tokens")
 
 
+def error_of(play: Play) -> str:
+    outcome = play.sent[-1].outcome
+    assert isinstance(outcome, Failed)
+    return outcome.error.message
+
+
 def failed_with(words: str) -> Callable[[Play], Awaitable[bool]]:
     """Return what says whether the only result is an error with some words in it."""
 
@@ -185,6 +192,21 @@ ENDS = {
         ],
         history=["user: go", "user: more", "assistant: next"],
         count={"ModelRequested": 2},
+    ),
+    "T02: what a provider says of a refusal is clean and bounded": Case(
+        [
+            ModelResponse(
+                content=(), stop_reason="refusal", stop_details={"category": "a\ud800", "explanation": "x" * 5_000}
+            )
+        ],
+        [
+            send("go", Fails("refused", "The model refused to answer: a\ufffd: xxx")),
+            check(lambda play: len(error_of(play)), 1_034),
+        ],
+    ),
+    "T02: what a provider says of a refusal and is no JSON makes no answer": Case(
+        [ModelResponse(content=(), stop_reason="refusal", stop_details={"category": object()})],
+        [send("go", Fails("provider", "stop_details"))],
     ),
     "T02: a refusal where data was asked for is not asked again": Case(
         [say("I cannot.", stop_reason="refusal")],
