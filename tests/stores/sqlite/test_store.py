@@ -44,7 +44,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_file_open_and_no_thread(
             await asyncio.sleep(0)
         with suppress(asyncio.CancelledError):
             await (await opening).close()
-        assert threading.active_count() == threads, f"after {2**place} steps"
+        assert threading.active_count() <= threads, f"after {2**place} steps"
         assert open_below(tmp_path) == [], f"after {2**place} steps"
         if done:
             break
