@@ -105,7 +105,7 @@ class _OpenBlock:
 def _joined(values: list[Json]) -> Json:
     """Return the whole of what came in pieces, None where that is not certain."""
     texts = [value for value in values if isinstance(value, str)]
-    lists = [value for value in values if isinstance(value, list)]
+    lists = [value for value in values if is_json_array(value)]
     if len(texts) == len(values):
         return "".join(texts)
     if len(lists) == len(values):
