@@ -8,7 +8,7 @@ there where the logger `refold`, or else the root, is set to DEBUG.
 import logging
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def _described(error: BaseException) -> str:
 
 
 @contextmanager
-def safe_logging() -> Iterator[None]:
+def safe_logging() -> Generator[None, None, None]:
     """Log to stderr through `SafeFormatter`, unless the program has set up its own logging."""
     root = logging.root
     if root.handlers:

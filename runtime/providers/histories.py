@@ -11,7 +11,7 @@ answers read what the assistant said, so that a history is understood as an answ
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -20,6 +20,7 @@ from refold.events.core.content import (
     Block,
     GivenContent,
     ImageBlock,
+    Json,
     JsonObject,
     Message,
     ProviderBlock,
@@ -162,11 +163,15 @@ def history_to_openai(messages: Sequence[Message], *, system_prompt: str = "") -
     return {"messages": written}
 
 
+def _is_list(value: object) -> TypeGuard[Sequence[Json]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def _parts(given: WireMessages) -> tuple[JsonObject, list[JsonObject]]:
     """Return the body, empty where only messages were given, and the messages."""
     body: JsonObject = given if is_json_object(given) else {}
     messages: object = body.get("messages") if body else given
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+    if not _is_list(messages):
         raise ConfigError('a history is a list of messages, or an object that has them as "messages"')
     checked: list[JsonObject] = []
     for place, message in enumerate(messages):
