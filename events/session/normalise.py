@@ -82,10 +82,10 @@ def imported_messages(messages: Sequence[Message], version: int, *, first: bool)
 
 def _joined(messages: Sequence[Message]) -> Iterator[tuple[Role, Placed]]:
     """Yield the role and the blocks of neighbours that have one role, messages without content left out."""
-    given = [(place, message.role, without_blanks(message.content)) for place, message in enumerate(messages)]
-    for _, group in groupby((one for one in given if one[2]), key=lambda one: one[1]):
+    given = [(place, Message(message.role, without_blanks(message.content))) for place, message in enumerate(messages)]
+    for _, group in groupby((one for one in given if one[1].content), key=lambda one: one[1].role):
         neighbours = list(group)
-        yield neighbours[0][1], [(place, block) for place, _, content in neighbours for block in content]
+        yield neighbours[0][1].role, [(place, block) for place, message in neighbours for block in message.content]
 
 
 def _answer_content(placed: Placed, prefix: str, calls: int) -> tuple[tuple[Block, ...], list[tuple[str, ToolCallId]]]:
