@@ -199,11 +199,15 @@ async def test_kill_9_again_and_again_in_the_middle_of_children(tmp_path: Path, 
     done.touch()
     for _ in range(kills):
         with started(line) as program:
+            assert program.stdin is not None
             assert program.stdout is not None
-            for _ in range(random.randint(0, 2)):
+            for begun in range(random.randint(0, 2)):
+                if begun:
+                    program.stdin.write("\n")
+                    program.stdin.flush()
                 program.stdout.readline()
             kill(program)
-    run(line, check=True)
+    run(line, check=True, input="")
 
     lines = done.read_text().splitlines()
     assert lines.pop() == "ended: been north; been south"

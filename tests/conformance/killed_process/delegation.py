@@ -3,7 +3,8 @@
     python -P delegation.py LOG DONE
 
 It writes each tool call that it carries out to the file DONE, as a line, before the call returns, and says so; and
-"ended" when the whole run has ended. A tool sleeps a little, so that there is time to kill it.
+"ended" when the whole run has ended. A call returns once it has read a line, or stdin has ended, so that it can be
+killed before that.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ ERRANDS = ("north", "south")
 STEPS = 4
 
 
-def boss(done: Path, pause_s: float) -> Agent:
+def boss(done: Path) -> Agent:
     """Return the agent."""
 
     @tool(effect="idempotent")
@@ -27,7 +28,7 @@ def boss(done: Path, pause_s: float) -> Agent:
             file.write(f"{to} {step}\n")
         sys.stdout.write(f"{to} {step}\n")
         sys.stdout.flush()
-        await asyncio.sleep(pause_s)
+        await asyncio.to_thread(sys.stdin.readline)
         return f"{to} {step}"
 
     def walker_says(request: Any) -> Any:
@@ -54,7 +55,7 @@ def boss(done: Path, pause_s: float) -> Agent:
 
 async def main(log: Path, done: Path) -> None:
     """Run to the end."""
-    async with AgentRuntime(boss(done, 0.05), log=log) as runtime:
+    async with AgentRuntime(boss(done), log=log) as runtime:
         session = await runtime.session("trip")
         result = await session.send("Go.", key="go")
         with done.open("a") as file:
