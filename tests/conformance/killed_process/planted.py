@@ -18,8 +18,8 @@ from refold.stores import SQLiteStore
 from tests.conformance.killed_process.order_desk import TOOLS, work
 from tests.conformance.killed_process.work_plan import Counter, WorkPlan, read_plan
 
-LAG_S = 0.03
-"""How long after its acknowledgement a commit comes."""
+LATE = 4
+"""How many more appends are acknowledged before one is committed."""
 
 
 class HastyStore(SQLiteStore):
@@ -27,6 +27,7 @@ class HastyStore(SQLiteStore):
 
     _positions = 0
     _last: asyncio.Task[None] | None = None
+    _late: list[Sequence[EncodedBatch]] | None = None
     _heads: dict[str, tuple[int, bytes]]
 
     async def append(
@@ -35,7 +36,8 @@ class HastyStore(SQLiteStore):
         """Say where the batches will be."""
         if payloads:  # Before the first batch; without them there would be no work to lose.
             return await super().append(batches, payloads)
-        if self._last is None:
+        if self._late is None:
+            self._late = []
             await self._find_end()
         appended: list[Appended] = []
         for batch in batches:
@@ -46,13 +48,17 @@ class HastyStore(SQLiteStore):
             position = self._positions + 1
             self._positions += len(batch.events)
             appended.append(Appended(stream=batch.stream, position=position, version=version, chain=chain))
-        self._last = asyncio.create_task(self._append_later(self._last, batches))
+        self._late.append(batches)
+        if len(self._late) > LATE:
+            self._last = asyncio.create_task(self._append_after(self._last, self._late.pop(0)))
         return appended
 
     async def close(self) -> None:
         """Do what was promised, and close."""
         if self._last is not None:
             await self._last
+        for batches in self._late or ():
+            await super().append(batches)
         await super().close()
 
     async def _find_end(self) -> None:
@@ -60,8 +66,7 @@ class HastyStore(SQLiteStore):
         while page := await self.read_all(after_position=self._positions):
             self._positions = page[-1].position
 
-    async def _append_later(self, before: asyncio.Task[None] | None, batches: Sequence[EncodedBatch]) -> None:
-        await asyncio.sleep(LAG_S)
+    async def _append_after(self, before: asyncio.Task[None] | None, batches: Sequence[EncodedBatch]) -> None:
         if before is not None:
             await before
         await super().append(batches)
