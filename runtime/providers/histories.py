@@ -18,6 +18,7 @@ import msgspec
 from refold.events.core.content import (
     OPENING_TEXT,
     Block,
+    DocumentBlock,
     GivenContent,
     ImageBlock,
     Json,
@@ -241,6 +242,8 @@ def _anthropic_block(part: object, path: str) -> Block:
             return TextBlock(text=str(part["text"]))
         case "image" if (image := _anthropic_image(part.get("source"))) is not None:
             return image
+        case "document" if (document := _anthropic_document(part)) is not None:
+            return document
         case "tool_result" if isinstance(part.get("tool_use_id"), str):
             return _anthropic_result(part, path)
         case _:
@@ -252,7 +255,27 @@ def _anthropic_image(source: object) -> ImageBlock | None:
         return ImageBlock(url=str(source["url"]))
     if not is_json_object(source) or source.get("type") != "base64":
         return None
-    return _image(str(source.get("media_type")), str(source.get("data")))
+    content = _bytes_of(str(source.get("data")))
+    return ImageBlock(media_type=str(source.get("media_type")), data=content) if content is not None else None
+
+
+def _anthropic_document(part: JsonObject) -> DocumentBlock | None:
+    """Return a document as every provider can be given it, or None if it holds what only this one understands."""
+    source, title = part.get("source"), part.get("title") or ""
+    if not is_json_object(source) or not isinstance(title, str):
+        return None
+    if any(value is not None for field, value in part.items() if field not in ("type", "source", "title")):
+        return None
+    match source:
+        case {"type": "url", "url": str(url)}:
+            return DocumentBlock(url=url, name=title)
+        case {"type": "text", "data": str(text)}:
+            return DocumentBlock(media_type="text/plain", data=text.encode(errors="replace"), name=title)
+        case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
+            content = _bytes_of(data)
+            return DocumentBlock(media_type=media_type, data=content, name=title) if content is not None else None
+        case _:
+            return None
 
 
 def _anthropic_result(part: JsonObject, path: str) -> ToolResultBlock:
@@ -263,7 +286,7 @@ def _anthropic_result(part: JsonObject, path: str) -> ToolResultBlock:
     blocks: list[ResultContent] = []
     for number, item in enumerate(parts):
         block = _anthropic_block(item, f"{path}.content[{number}]")
-        # A result of ours is text and images; what else there is, is kept as the text that it has in the wire form.
+        # A result of ours is text, images and documents; what else there is, is kept as its JSON.
         kept = isinstance(block, GivenContent)
         blocks.append(block if kept else TextBlock(text=msgspec.json.encode(item).decode()))  # type: ignore[arg-type]
     call = ToolCallId(str(part["tool_use_id"]))
@@ -302,7 +325,8 @@ def _openai_parts(content: object, path: str) -> list[Block]:
         elif isinstance(part.get("text"), str):
             blocks.append(TextBlock(text=str(part["text"])))
         else:
-            blocks.append(_openai_image(part.get("image_url")) or ProviderBlock(provider=OPENAI, data=part))
+            media = _openai_image(part.get("image_url")) or _openai_document(part.get("file"))
+            blocks.append(media or ProviderBlock(provider=OPENAI, data=part))
     return blocks
 
 
@@ -310,14 +334,32 @@ def _openai_image(given: object) -> ImageBlock | None:
     url = given.get("url") if is_json_object(given) else given
     if isinstance(url, str) and url.startswith(("https://", "http://")):
         return ImageBlock(url=url)
-    if not isinstance(url, str) or not url.startswith(_DATA):
+    if not isinstance(url, str):
         return None
+    media_type, content = _data_of(url)
+    return ImageBlock(media_type=media_type, data=content) if content is not None else None
+
+
+def _openai_document(given: object) -> DocumentBlock | None:
+    if not is_json_object(given) or not isinstance(given.get("file_data"), str):
+        return None
+    media_type, content = _data_of(str(given["file_data"]))
+    name = given.get("filename")
+    if content is None:
+        return None
+    return DocumentBlock(media_type=media_type, data=content, name=name if isinstance(name, str) else "")
+
+
+def _data_of(url: str) -> tuple[str, bytes | None]:
+    """Return the media type of a `data:` address, and what it holds; None if it is no such address."""
     head, comma, data = url.removeprefix(_DATA).partition(",")
-    return _image(head.removesuffix(";base64"), data) if comma and head.endswith(";base64") else None
+    if not url.startswith(_DATA) or not comma or not head.endswith(";base64"):
+        return "", None
+    return head.removesuffix(";base64"), _bytes_of(data)
 
 
-def _image(media_type: str, data: str) -> ImageBlock | None:
+def _bytes_of(data: str) -> bytes | None:
     try:
-        return ImageBlock(media_type=media_type, data=base64.b64decode(data, validate=True))
+        return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return None

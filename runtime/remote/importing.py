@@ -11,10 +11,12 @@ from refold.events.core.content import Message
 from refold.events.core.ids import AgentId, SessionId, checked_identifier
 from refold.events.core.pure_core import Recorded, plan
 from refold.events.core.records import EncodedBatch
-from refold.events.session.commands import OpenSession
+from refold.events.session.commands import OpenSession, SessionCommand
 from refold.events.session.core import SESSION_CORE
+from refold.events.session.state import SessionState
 from refold.remote.client import encoded_batch, session_state
 from refold.sessions.access import import_command
+from refold.stores.sqlite.file import absolute, look_at
 from refold.stores.sqlite.store import SQLiteStore
 
 
@@ -46,16 +48,27 @@ async def import_conversation(
     clock = clock if clock is not None else SystemClock()
     name = SessionId(checked_identifier(session, "session id"))
     command, payloads = import_command(messages, key)
+    opening = OpenSession(session=name, agent=AgentId(checked_identifier(agent, "agent's name")))
+    if look_at(absolute(log)) == "missing":  # What is refused makes no log.
+        _decided(SESSION_CORE.initial(), name, (opening, command), clock)
     async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
         state = await session_state(store, name)
-        opening = OpenSession(session=name, agent=AgentId(checked_identifier(agent, "agent's name")))
-        batches: list[EncodedBatch] = []
-        for each in (opening, command) if state.version == 0 else (command,):
-            version = state.version
-            planned = plan(SESSION_CORE, state, each, max(clock.now_us(), state.at))
-            if isinstance(planned, Recorded):
-                return len(state.messages)
-            batches.append(encoded_batch(name, planned, version))
-            state = planned.state
-        await store.append(batches, payloads)
+        commands = (opening, command) if state.version == 0 else (command,)
+        state, batches = _decided(state, name, commands, clock)
+        await store.append(batches, payloads if batches else None)
         return len(state.messages)
+
+
+def _decided(
+    state: SessionState, session: SessionId, commands: Sequence[SessionCommand], clock: Clock
+) -> tuple[SessionState, list[EncodedBatch]]:
+    """Return the state after commands, and what is to be recorded: nothing for one that has been."""
+    batches: list[EncodedBatch] = []
+    for command in commands:
+        version = state.version
+        planned = plan(SESSION_CORE, state, command, max(clock.now_us(), state.at))
+        if isinstance(planned, Recorded):
+            continue
+        batches.append(encoded_batch(session, planned, version))
+        state = planned.state
+    return state, batches

@@ -1,6 +1,7 @@
 """Conversations in the two wire forms become histories and come back; nothing that is certain in meaning is lost."""
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.events import Message, TextBlock, ToolResultBlock, ToolUseBlock
-from refold.events.core.content import ImageBlock, JsonObject, ProviderBlock, ThinkingBlock
+from refold.events.core.content import DocumentBlock, ImageBlock, JsonObject, ProviderBlock, ThinkingBlock
 from refold.events.core.errors import ConfigError, LogInUse
 from refold.events.core.ids import ToolCallId
 from refold.inspection.check import check_log
@@ -25,6 +26,7 @@ from refold.remote.importing import import_conversation
 from tests.runtime.command_line import error_of, run
 
 AUDIO: JsonObject = {"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}}
+PDF = base64.b64encode(b"%PDF-1.7").decode()
 DOCUMENT: JsonObject = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Tea."}}
 
 OPENAI, ANTHROPIC = (
@@ -74,10 +76,50 @@ def test_a_history_of_the_messages_api_is_read_with_its_system_prompt_and_blocks
         Message("user", (text("Look"),)),
         Message("assistant", (ThinkingBlock(thinking="Hm.", signature="s"), redacted, call("x", at="x"))),
         Message("user", (result("x", "a", failed=True), text("And?"))),
-        Message("user", (image, ProviderBlock(provider="anthropic", data=DOCUMENT))),
+        Message("user", (image, DocumentBlock(media_type="text/plain", data=b"Tea."))),
         Message("assistant", (cited,)),
     ]
     assert history_from_anthropic(history_to_anthropic(history.messages, system_prompt="Be brief.")) == history
+
+
+@pytest.mark.parametrize(
+    ("source", "document", "openai"),
+    [
+        (
+            {"type": "base64", "media_type": "application/pdf", "data": PDF},
+            DocumentBlock(data=b"%PDF-1.7", name="T"),
+            {"type": "file", "file": {"filename": "T", "file_data": f"data:application/pdf;base64,{PDF}"}},
+        ),
+        (
+            {"type": "text", "media_type": "text/plain", "data": "Tea."},
+            DocumentBlock(media_type="text/plain", data=b"Tea.", name="T"),
+            {"type": "text", "text": "T:\nTea."},
+        ),
+        (
+            {"type": "url", "url": "https://a.example/b.pdf"},
+            DocumentBlock(url="https://a.example/b.pdf", name="T"),
+            None,
+        ),
+    ],
+)
+def test_a_document_goes_from_one_form_to_the_other(
+    source: JsonObject, document: DocumentBlock, openai: JsonObject | None
+) -> None:
+    part: JsonObject = {"type": "document", "source": source, "title": "T"}
+    history = history_from_anthropic([{"role": "user", "content": [part]}]).messages
+    assert history == [Message("user", (document,))]
+    assert history_to_anthropic(history)["messages"] == [{"role": "user", "content": [part]}]
+    [message] = history_to_openai(history)["messages"]
+    content = message["content"]
+    if openai is None:
+        assert "https://a.example/b.pdf" in str(content)
+    else:
+        assert content == [openai]
+    if isinstance(openai, dict) and openai["type"] == "file":
+        assert history_from_openai([message]).messages == history
+    cited = {**part, "citations": {"enabled": True}}
+    [kept] = history_from_anthropic([{"role": "user", "content": [cited]}]).messages
+    assert kept.content == (ProviderBlock(provider="anthropic", data=cited),)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +244,8 @@ def test_a_conversation_becomes_a_session_that_goes_on_and_is_exported_again(
         (["import", "h.json", "x.db", "--session", "s"], "belong together"),
         (["import", "h.json", "x.db", "--format", "anthropic", "--session", "s"], "is not JSON"),
         (["import", "none.json", "x.db", "--format", "openai", "--session", "s"], "cannot be read"),
+        (["import", "orphan.json", "x.db", "--format", "openai", "--session", "s"], "does not call"),
+        (["import", "empty.json", "x.db", "--format", "openai", "--session", "s"], "nothing to import"),
         (["export", "x.db", "--format", "openai"], "one --session"),
     ],
 )
@@ -210,6 +254,8 @@ def test_a_conversation_that_cannot_be_read_leaves_no_log(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "h.json").write_text("[{")
+    (tmp_path / "empty.json").write_text("[]")
+    (tmp_path / "orphan.json").write_text('[{"role": "tool", "tool_call_id": "a", "content": "x"}]')
     outcome = run(*arguments)
     assert outcome.exit_code == 2
     assert said in " ".join((outcome.stderr or error_of(outcome)).split())
