@@ -115,7 +115,9 @@ class AgentRuntime:
     ) -> None:
         parts, rest = parts_and_rest(options)
         self.agent = agent_of(agent, provider, parts)
-        self.provider, self.policy, self.approval = self.agent.provider, self.agent.policy, self.agent.approval
+        self.provider = self.agent.provider
+        self.policy = self.agent.policy
+        self.approval = self.agent.approval
         self.options = checked_options(rest)
         self._lifecycle = Lifecycle(self.agent, self.options)
         self.agents = self._lifecycle.agents.agents

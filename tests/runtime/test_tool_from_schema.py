@@ -55,7 +55,7 @@ async def test_a_tool_described_by_a_schema_gets_its_arguments_as_one_dict() -> 
         ({}, "Missing required field `path`"),
         ({"path": "/a", "mode": 1}, "Unknown field `mode` (there are `path`, `lines`)"),
         ({"path": 1}, "Expected `string`, got `integer` - at `$.path`"),
-        ({"path": "/a", "lines": ["1"]}, "Expected `integer`, got `string` - at `$.lines[0]`"),
+        ({"path": "/a", "lines": ["one"]}, "Expected `integer`, got `string` - at `$.lines[0]`"),
     ],
 )
 def test_arguments_of_a_described_tool_are_checked_against_its_schema(arguments: JsonObject, said: str) -> None:
