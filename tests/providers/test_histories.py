@@ -109,7 +109,8 @@ def test_a_document_goes_from_one_form_to_the_other(
     history = history_from_anthropic([{"role": "user", "content": [part]}]).messages
     assert history == [Message("user", (document,))]
     assert history_to_anthropic(history)["messages"] == [{"role": "user", "content": [part]}]
-    [message] = history_to_openai(history)["messages"]
+    written: Any = history_to_openai(history)["messages"]
+    [message] = written
     content = message["content"]
     if openai is None:
         assert "https://a.example/b.pdf" in str(content)
