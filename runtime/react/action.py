@@ -105,41 +105,80 @@ def _answer_at(text: str, start: int, labels: Sequence[Label]) -> ParsedAction |
         return None
     inline = _INLINE_INPUT.match(text, found.start("sign"), limit) or _PLAIN_INPUT.match(text, found.end(), limit)
     answer = _answer_in(text, inline.end() if inline is not None else found.end(), limit)
+    closing = found["closing"] + (found["behind"] or "")
     for mark in (label.mark, found["opening"].translate(_MIRRORED)[::-1]):
-        answer = answer.removesuffix(mark).rstrip() if mark and mark not in found["closing"] else answer
+        if mark and mark not in closing:
+            answer = answer.removesuffix(mark).rstrip()
+        elif not mark.strip("*_"):
+            answer = without_emphasis(answer, mark)
     if text.count("```", 0, label.start) % 2:  # The whole step stands in one fence.
         answer = answer.removesuffix("```").rstrip()
     if not answer and following and following[0].kind == "input":
         limit = following[1].start if len(following) > 1 else len(text)
-        answer = _answer_in(text, following[0].end, limit)
+        answer = _answer_in(text, following[0].end, limit).removesuffix(following[0].mark).rstrip()
+        answer = without_emphasis(answer, following[0].emphasis)
         answer = "" if answer.casefold() in _NO_INPUT else answer
     return ParsedAction(ANSWER, answer, limit, limit < len(text))
 
 
 def _answer_in(text: str, start: int, limit: int) -> str:
-    """Return an answer without what stands around all of it: brackets, quotes, a fence, an object of one text."""
+    """Return an answer without what stands around all of it: brackets, quotes, a fence, an object of one value."""
     answer = text[start:limit].strip()
     if answer.endswith("```") and answer.count("```") == 2 and (fence := FENCE.match(answer)) is not None:
         answer = answer[fence.end() : -3].strip()
     value = read_json(answer) if answer.startswith(("{", '"')) else None
     if value is not None and not answer[value[1] :].strip():
         return text_of_answer(_as_arguments(value[0]))
-    call = read_call(answer, 0) if answer.startswith("(") else None
-    if call is not None and call.end == len(answer) and [*map(type, call.positional)] == [str] and not call.named:
-        return str(call.positional[0])
+    called = called_answer(answer) if answer.startswith("(") else None
+    if called is not None and called[1] == len(answer):
+        return called[0]
     if answer[:1] + answer[-1:] in ("()", "[]") and not set(answer[1:-1]) & set(answer[0] + answer[-1]):
         return answer[1:-1].strip()
     return answer
 
 
 def text_of_answer(arguments: JsonObject | str) -> str:
-    """Return the final answer that the arguments of an action are: the one text in them, or their JSON."""
+    """Return the final answer that the arguments of an action are: the one value that is named so, or their JSON."""
     if isinstance(arguments, str):
         return arguments.strip()
-    values = list(arguments.values())
-    if len(values) == 1 and isinstance(values[0], str):
-        return values[0].strip()
+    value = _only_answer(arguments)
+    if value is not None:
+        return value
     return json.dumps(arguments, ensure_ascii=False) if arguments else ""
+
+
+def called_answer(text: str) -> tuple[str, int] | None:
+    """Return the answer in the parentheses of a call that a text begins with, and where they end.
+
+    None where the call has something else than one text or one value with an answer's name.
+    """
+    call = read_call(text, 0)
+    if call is None or len(call.positional) + len(call.named) != 1:
+        return None
+    given = call.positional[0] if call.positional else call.named
+    answer = _only_answer(given) if is_json_object(given) else given
+    return (answer.strip(), call.end) if isinstance(answer, str) else None
+
+
+def scalar_text(value: Json) -> str | None:
+    """Return a text, or a number or boolean as JSON; None where it is nothing such."""
+    if isinstance(value, str):
+        return value.strip()
+    return json.dumps(value) if isinstance(value, int | float) else None
+
+
+def without_emphasis(answer: str, mark: str) -> str:
+    """Return an answer without a mark around all of it, where its label stands between the same."""
+    inner = answer.removeprefix(mark).removesuffix(mark)
+    whole = mark and len(answer) == len(inner) + 2 * len(mark)
+    return inner if whole and inner.strip() == inner and inner and mark not in inner else answer
+
+
+def _only_answer(given: JsonObject) -> str | None:
+    if len(given) != 1:
+        return None
+    [(key, value)] = given.items()
+    return scalar_text(value) if folded(key) in _ANSWERS else None
 
 
 def action_in_json(text: str, at: int) -> ParsedAction | None:
@@ -251,7 +290,7 @@ def _rest_of_line(text: str, at: int) -> str:
 
 _ANSWER = re.compile(
     r"(?P<opening>[`\"'*_\[<(]{0,4})final[ \t_-]{0,2}answer(?P<closing>[`\"'*_\]>)]{0,4})(?!\w|[-./]\w)[ \t]{0,4}"
-    r"(?P<sign>(?:[:=,;\uff1a\u2013\u2014]|[-=]>|[.-](?=\s|$))?)(?:[`*_]{1,4}(?=\s))?",
+    r"(?P<sign>(?:[:=,;\uff1a\u2013\u2014]|[-=]>|[.-](?=\s|$)|is:?(?=[ \t]+\S))?)(?P<behind>[`*_]{1,4}(?=\s))?",
     re.IGNORECASE | re.ASCII,
 )
 _MIRRORED = str.maketrans("[<(", "]>)")
@@ -269,6 +308,8 @@ _BEFORE_OBJECT = re.compile(r"[ \t]{0,4}(?:[:=,]|->|with)?[ \t]{0,4}(?=\{)")
 _REMARKS = ("(", "-", "\u2013", "\u2014", "#", "//")
 _NO_ACTION = ("none", "n/a", "null", "no action", "no tool")
 _NO_ACTION_AND_WHY = tuple(f"{said}{sign}" for said in _NO_ACTION for sign in " ,.;:")
+_ANSWERS = {"answer", "finalanswer", "output", "input"}
+"""Names of an answer in an object, folded."""
 _NO_INPUT = {"", "none", "n/a", "null", "(none)"}
 _NAME_KEYS = ("action", "tool", "tool_name", "name", "function")
 _ARGUMENT_KEYS = ("action_input", "tool_input", "input", "arguments", "args", "parameters")

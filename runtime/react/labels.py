@@ -31,6 +31,8 @@ class Label(NamedTuple):
     colon: bool
     mark: str
     """Bold or italic marks that were opened before the label and not closed behind it."""
+    emphasis: str = ""
+    """Those that were closed behind it."""
 
 
 def labels_in(text: str, start: int = 0) -> Iterator[Label]:
@@ -72,6 +74,20 @@ def label_inside(text: str, start: int) -> Label | None:
     return Label(kind, inside.start(), inside.end(), plain=True, colon=True, mark="")
 
 
+def answer_without_colon(text: str, start: int) -> Label | None:
+    """Return the one label of an answer on a line such as `FINAL_ANSWER 42`, unless the line reads like a sentence.
+
+    Args:
+        text: the answer, in which nothing else decides.
+    """
+    found = list(islice(_WITHOUT_COLON.finditer(text, start), 2))
+    if len(found) != 1:
+        return None
+    [line] = found
+    mark, closed = line["mark"] or "", line["closed"] or ""
+    return Label("answer", line.start(), line.end(), False, False, "" if closed else mark, closed)
+
+
 def reasoning_end(text: str) -> int:
     """Return where the answer proper begins, behind a block `<think>…</think>` at the very beginning."""
     opening = _REASONING.match(text)
@@ -90,7 +106,7 @@ def reasoning_in(text: str) -> str:
 def _label(text: str, found: re.Match[str]) -> Label | None:
     word, before, end = found["word"], found["before"], found.end()
     kind: LabelKind = "input" if found["input"] else _KINDS[word[:3].lower()]
-    mark = before[len(before.rstrip("*_")) :]
+    mark = emphasis = before[len(before.rstrip("*_")) :]
     behind = found["closed"] or found["alone"] or ""
     if mark and mark in behind:
         mark = ""
@@ -101,7 +117,7 @@ def _label(text: str, found: re.Match[str]) -> Label | None:
         return None
     while text.startswith((" ", "\t"), end):
         end += 1
-    return Label(kind, found.start(), end, colon and not before and not behind, colon, mark)
+    return Label(kind, found.start(), end, colon and not before and not behind, colon, mark, "" if mark else emphasis)
 
 
 def _is_certain(text: str, kind: LabelKind, word: str, before: str, end: int) -> bool:
@@ -138,4 +154,11 @@ _LABEL = re.compile(
     re.IGNORECASE | re.MULTILINE | re.ASCII,
 )
 _INSIDE = re.compile(r"(?<=[.!?])[ \t]{1,4}(?:FINAL_ANSWER|(?P<action>Action))[:\uff1a][ \t]{0,4}")
+_WITHOUT_COLON = re.compile(
+    r"^[ \t>#\d.)-]{0,24}(?P<mark>[*_`]{1,4})?"
+    r"(?:(?i:final)_(?i:answer)|FINAL[ -]?ANSWER|Final[ -]?Answer)(?P<closed>(?P=mark))?"
+    r"[ \t]{1,4}(?!(?:is|was|will|would|should|must|can|cannot|may|might|needs?|follows?|comes?|has|to)\b)(?=\S)",
+    re.MULTILINE | re.ASCII,
+)
+"""Behind the label a verb in lower case makes a sentence of the line: a thought about the answer."""
 _REASONING = re.compile(r"\s{0,100}<think>")

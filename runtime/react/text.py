@@ -9,6 +9,7 @@ Time grows with the length of the text, and no text raises anything else.
 """
 
 import json
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -16,8 +17,18 @@ import msgspec
 from refold.events.core.content import JsonObject, is_json_object
 from refold.events.core.errors import AgentLoopError
 from refold.events.model.configuration import ToolSpec
-from refold.react.action import FENCE, ParsedAction, action_at, action_in_json, folded, text_of_answer
-from refold.react.labels import Label, label_inside, labels_in, reasoning_end
+from refold.react.action import (
+    FENCE,
+    ParsedAction,
+    action_at,
+    action_in_json,
+    called_answer,
+    folded,
+    scalar_text,
+    text_of_answer,
+    without_emphasis,
+)
+from refold.react.labels import Label, answer_without_colon, label_inside, labels_in, reasoning_end
 from refold.react.lenient_json import read_json
 
 EXPECTED = (
@@ -86,6 +97,9 @@ def parse_react_step(text: str) -> ReActStep:
             at = labels[place + 1].start if place + 1 < len(labels) else len(text)
     step = _step_in_json(text) if not labels else None
     step = step or _step_on_one_line(text, at, thoughts)
+    bare = answer_without_colon(text, labels[-1].end if labels else 0) if step is None else None
+    if bare is not None:
+        return _answered(text, bare, _thought_of([*thoughts, text[at : bare.start]]))
     if step is None:
         begins = " ".join(text[: 4 * BEGINNING_SHOWN].split())[:BEGINNING_SHOWN]
         raise _problem(f"The answer has neither an Action nor a FINAL_ANSWER; it begins with {begins!r}.")
@@ -158,19 +172,20 @@ def _answered(text: str, label: Label, thought: str) -> ReActStep:
     answer = text[label.end : cut].strip()
     if not label.colon and answer.startswith("("):
         answer = _in_parentheses(answer)
-    elif not label.colon:
-        answer = answer.lstrip("=-> ")
+    elif not label.colon and (sign := _SIGN.match(text, label.end, cut)) is not None:
+        answer = text[sign.end() : cut].strip()
     if label.mark:
         answer = answer.removesuffix(label.mark).rstrip()
+    answer = without_emphasis(answer, label.emphasis)
     if answer.endswith("```") and answer.count("```") % 2 and text.count("```", 0, label.start) % 2:
         answer = answer[:-3].rstrip()
     return _final(thought, answer, said=text[:cut].strip(), closed=cut < len(text))
 
 
 def _in_parentheses(answer: str) -> str:
-    quoted = read_json(answer, 1) if answer[1:2] in ('"', "'") else None
-    if quoted is not None and isinstance(quoted[0], str) and answer.startswith(")", quoted[1]):
-        return quoted[0].strip()
+    called = called_answer(answer)
+    if called is not None:
+        return called[0]
     return answer[1:-1].strip() if answer.endswith(")") else answer
 
 
@@ -207,13 +222,19 @@ def _step_in_json(text: str) -> ReActStep | None:
     thought = given.get("thought")
     thought = thought.strip() if isinstance(thought, str) else ""
     said = text.strip()
-    answer = given.get("final_answer", given.get("FINAL_ANSWER"))
-    if isinstance(answer, str) and answer.strip():
-        return _final(thought, answer.strip(), said=said, closed=True)
     certain = any(key in given for key in ("action", "tool", "tool_name")) or {"name", "arguments"} <= given.keys()
+    answer = given.get("final_answer", given.get("FINAL_ANSWER"))
+    if isinstance(answer, bool) or (certain and not isinstance(answer, str)):  # It says whether there is one.
+        answer = None
+    if said_answer := scalar_text(answer):
+        return _final(thought, said_answer, said=said, closed=True)
     action = action_in_json(text, at) if certain else None
     if action is None or action.is_none:
         return None
     if action.is_answer:
         return _final(thought, text_of_answer(action.arguments), said=said, closed=True)
     return ReActStep(thought=thought, action=action.name, arguments=action.arguments, said=said, closed=True)
+
+
+_SIGN = re.compile(r"=+>?|-+>|-(?=\s)")
+"""Between the label and the answer in place of a colon, on the label's line."""

@@ -63,6 +63,14 @@ WRITTEN = [
     *["**Action:** {} 42", "**Action: {} 42**", "**Action**: **{}** 42", "Action: `{}` 42", "Action: `{} 42`"],
     *["Action: **{}:** 42", "Action: __{}__: 42", "### Action: {} 42", "> Action: {} 42", "Action 1: {} 42"],
     *['Action: "{}" 42', "```\nAction: {} 42\n```", "Action: {}\n```\n42\n```", "Action\uff1a{}\uff1a42"],
+    *[
+        'Action: {} {{"answer": 42}}',
+        'Action: {}: {{"Final Answer": 42}}',
+        'Action: {}\nAction Input: {{"output": 42}}',
+    ],
+    *['Action: {}(answer="42")', "Action: {}(input=42)", 'Action: {}({{"answer": 42}})', "{}:\n42", "{}: 42"],
+    *["Action: {} is 42", "Action: {} is: 42", "Action: **{}** **42**", "**Action:** **{}:** **42**", "**{}**\n**42**"],
+    *["**{}:** **42**", "**Action: {}** **42**", "__{}:__ __42__", "Action: None\n{}: 42"],
     *["Action: {} 42\nObservation: 7", "I know. Action: {} 42", "Thought: t\nAction: {} 42"],
 ]
 
@@ -72,6 +80,18 @@ def test_a_final_answer_may_be_an_action_in_every_spelling(written: str) -> None
     for name in NAMES:
         step = parse_react_step(written.format(name, name))
         assert (step.action, step.final_answer) == (None, "42"), name
+
+
+BARE = ["FINAL_ANSWER", "final_answer", "Final_Answer", "FINAL ANSWER", "Final Answer", "FINAL-ANSWER", "FinalAnswer"]
+ALONE = ["{} 42", "**{}** 42", "**{}** **42**", "**{} 42**", "`{} 42`", "- {} 42", "Action: None\n{} 42", "{}\t42"]
+
+
+@pytest.mark.parametrize("written", [*ALONE, "```\n{} 42\n```", *(f"Thought: t\n{alone}" for alone in ALONE)])
+def test_a_final_answer_needs_neither_a_colon_nor_an_action(written: str) -> None:
+    for name in BARE:
+        step = parse_react_step(written.format(name))
+        assert (step.action, step.final_answer) == (None, "42"), name
+        assert step.thought == ("t" if "Thought" in written else "")
 
 
 @pytest.mark.parametrize(
@@ -84,10 +104,34 @@ def test_a_final_answer_may_be_an_action_in_every_spelling(written: str) -> None
         ("Action: FINAL_ANSWER {42}", "{42}"),
         ('Action: FINAL_ANSWER\nAction Input: {"a": 1, "b": 2}', '{"a": 1, "b": 2}'),
         ("Action: FINAL_ANSWER x = 1", "x = 1"),
+        ('Action: FINAL_ANSWER {"answer": true}', "true"),
+        ('Action: FINAL_ANSWER {"answer": 1.50}', "1.5"),
+        ('Action: FINAL_ANSWER {"answer": [42]}', '{"answer": [42]}'),
+        ('Action: FINAL_ANSWER {"answer": null}', '{"answer": null}'),
+        ('Action: FINAL_ANSWER {"answer": "", "a": 1}', '{"answer": "", "a": 1}'),
+        ('Action: FINAL_ANSWER {"city": "Lisbon"}', '{"city": "Lisbon"}'),
+        ('Action: FINAL_ANSWER(city="Lisbon")', 'city="Lisbon"'),
+        ("Action: FINAL_ANSWER is", "is"),
+        ("Action: FINAL_ANSWER isn't known", "isn't known"),
+        ("Action: FINAL_ANSWER **42**", "**42**"),
+        ("**Action:** FINAL_ANSWER **42**", "**42**"),
+        ("Action: **FINAL_ANSWER** **a** and **b**", "**a** and **b**"),
+        ("FINAL_ANSWER: **42**", "**42**"),
+        ("**FINAL_ANSWER:** __42__", "__42__"),
+        ("**FINAL_ANSWER**\n**a** and **b**", "**a** and **b**"),
+        ("FINAL_ANSWER -42", "-42"),
+        ("FINAL_ANSWER - 42", "42"),
+        ("FINAL_ANSWER\n- a\n- b", "- a\n- b"),
+        ("FINAL_ANSWER Two lines:\n- a", "Two lines:\n- a"),
+        ('{"final_answer": 42}', "42"),
+        ('{"final_answer": false, "action": "FINAL_ANSWER", "input": 42}', "42"),
+        ('{"final_answer": 0, "action": "FINAL_ANSWER", "input": 42}', "42"),
+        ("**Action:** FINAL_ANSWER\n**Action Input:** **42**", "42"),
+        ("**Action: FINAL_ANSWER**\n**Action Input: 42**", "42"),
         ("Action: FINAL_ANSWER ```py\nx\n``` runs.", "```py\nx\n``` runs."),
     ],
 )
-def test_an_answer_that_is_an_action_is_all_that_was_said(text: str, answer: str) -> None:
+def test_an_answer_is_all_that_was_said(text: str, answer: str) -> None:
     assert parse_react_step(text).final_answer == answer
 
 
