@@ -229,7 +229,7 @@ def checked_provider(given: object) -> Provider:
     complete = getattr(given, "complete", None)
     if isinstance(given, type) and callable(complete):
         raise ConfigError(f"a provider is an instance, and this is the class {given.__name__}: call it")
-    name = type(given).__name__
+    name = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
     if not callable(complete):
         raise ConfigError(f"a provider has an async method `complete`, and {name} has none")
     if _is_plain(complete):

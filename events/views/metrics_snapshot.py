@@ -41,8 +41,8 @@ class ToolCounts(Counts, frozen=True, kw_only=True):
     started: int = 0
     """Attempts at calls that began; one that a crash interrupted counts again only if a person allowed that."""
     retries: int = 0
-    """Attempts that failed and after which another one was scheduled; the call has no result by then. So
-    `retries + failures` is how often the tool failed, its calls or attempts at them."""
+    """Pauses scheduled after an attempt that failed; the call has no result by then. A run that ends in a pause makes
+    no further attempt, so that `started` may be less than `calls + retries`."""
     successes: int = 0
     """Calls that the tool answered."""
     failures: int = 0
@@ -110,7 +110,7 @@ class ModelCounts(Counts, frozen=True, kw_only=True):
     """Of histories."""
     failures: int = 0
     retries: int = 0
-    """Calls that were scheduled again."""
+    """Pauses scheduled before the same is asked again; a run that ends in one makes no further call."""
     interruptions: int = 0
     """Half answers and summaries that were paid for and could not be used."""
     input_tokens: int = 0
@@ -170,7 +170,7 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
     model_failures: int = 0
     """Model calls that ended with an error; one that is tried again counts each time."""
     model_retries: int = 0
-    """Model calls that were scheduled again."""
+    """Pauses scheduled before the same is asked again, see `ModelCounts.retries`."""
     model_interruptions: int = 0
     """Half answers that were paid for and never came."""
     input_tokens: int = 0
@@ -250,7 +250,7 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
 
     @property
     def tool_retries(self) -> int:
-        """Attempts that failed and after which another one was scheduled."""
+        """Pauses scheduled before another attempt at a call."""
         return self._over_tools("retries")
 
     @property

@@ -82,7 +82,7 @@ class FallbackProvider(StreamingProvider):
             )
         for breaker in self._breakers:
             if breaker is not None and not isinstance(breaker, CircuitBreaker):
-                raise ConfigError(f"breakers are CircuitBreakers or None, not {breaker!r:.80}")
+                raise ConfigError(f"breakers are CircuitBreakers or None, not of type {type(breaker).__name__}")
         self.stream_objects = (
             *(breaker for breaker in self._breakers if breaker is not None),
             *stream_objects_of(*(provider for provider, _ in self._alternatives)),

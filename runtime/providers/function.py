@@ -13,6 +13,7 @@ from typing import TypeAlias
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.validation import checked_provider
 from refold.actors.thread_pool import ThreadPool
+from refold.events.core.cleaning import without_addresses
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import ConfigError
 from refold.events.model.context_window import transcript_text
@@ -81,8 +82,10 @@ def _takes_request(function: Callable[..., object]) -> bool:
         signature = inspect.signature(function)
         signature.bind(None)
     except (TypeError, ValueError) as error:
+        entry = function if inspect.isroutine(function) else type(function)
         raise ConfigError(
-            f"a function that is a provider takes the prompt or the request, and {function!r:.80} does not: {error}"
+            "a function that is a provider takes the prompt or the request, and "
+            f"{entry.__module__}.{entry.__qualname__} does not: {without_addresses(str(error))}"
         ) from error
     first = next(iter(signature.parameters.values()))
     if first.annotation is inspect.Parameter.empty:

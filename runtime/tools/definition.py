@@ -167,7 +167,7 @@ def checked_rules(spec: ToolSpec, options: ToolOptions) -> ToolRules:
     breaker, concurrency = rules.breaker, rules.concurrency
     problem = None
     if breaker is not None and not callable(getattr(breaker, "guard", None)):
-        problem = f"breaker is a CircuitBreaker, not {breaker!r:.100}"
+        problem = f"breaker is a CircuitBreaker, not of type {type(breaker).__name__}"
     elif concurrency is not None and not (type(concurrency) is int and concurrency >= 1):
         problem = f"concurrency is None or an integer of at least 1, not {concurrency!r:.100}"
     if problem is not None:

@@ -328,7 +328,7 @@ def deciding(said: Any, *tools: str, later: bool = False) -> Any:
 
 BROKEN = {
     **{
-        f"a function says that the run goes on after a failing policy: {said}, {later}": Case(
+        f"a function says that the run goes on after a failing policy: {said!r}, {later}": Case(
             [[LOOK, use("pay")], say("done")],
             [send("go", "done")],
             config={"error_recovery": deciding(said, "look", "pay", later=later)},
@@ -336,7 +336,12 @@ BROKEN = {
             results=[told, told],
             kinds=["denied", "denied"],
         )
-        for said, told in (("One at a time.", "One at a time."), ("retry", BROKEN_TEXT), ("  ", BROKEN_TEXT))
+        for said, told in (
+            ("One at a time.", "One at a time."),
+            ("retry", BROKEN_TEXT),
+            ("", BROKEN_TEXT),
+            (" \n", BROKEN_TEXT),
+        )
         for later in (False, True)
     },
     **{

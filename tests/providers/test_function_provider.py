@@ -1,6 +1,7 @@
 """A plain function is a provider: plain or async, of the prompt or the request, with a text or a response."""
 
 import functools
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -85,9 +86,16 @@ async def test_a_prompt_tells_the_whole_conversation_and_serves_react_and_fallba
 @pytest.mark.parametrize("wrong", [5, lambda prompt: 5, lambda prompt: None])
 async def test_what_is_no_answer_fails_the_run_and_what_takes_no_prompt_is_refused(wrong: Any) -> None:
     if not callable(wrong):
-        unfit: list[Any] = [wrong, lambda: "x", lambda a, b: "x", dict]
-        for given in unfit:
-            with pytest.raises(ConfigError):
+        here = f"{__name__}.test_what_is_no_answer_fails_the_run_and_what_takes_no_prompt_is_refused.<locals>.<lambda>"
+        unfit: list[tuple[Any, str]] = [
+            (wrong, "int has none"),
+            (lambda: "x", f"and {here} does not: too many"),
+            (lambda a, b: "x", f"and {here} does not: missing"),
+            (functools.partial(print, file=None, wrong=1), "and functools.partial does not: "),
+            (dict, "the class dict has none"),
+        ]
+        for given, words in unfit:
+            with pytest.raises(ConfigError, match=re.escape(words)):
                 AgentRuntime(CONFIG, provider=given)
         return
     async with AgentRuntime(CONFIG, provider=wrong) as runtime:
