@@ -43,6 +43,7 @@ from refold.events.kinds.breaker import (
     BreakerState,
     EndCall,
     Permit,
+    TakeUp,
     asked,
     permit_of,
 )
@@ -88,6 +89,7 @@ class BreakerActor(Actor):
         self._reading = False
         self._retry: Timer | None = None
         self._stopped = False
+        self._taken_up = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -133,6 +135,19 @@ class BreakerActor(Actor):
             return None
         self.write(finding)
         return finding.durable if finding.offered else None
+
+    def take_up(self, command: TakeUp) -> ActorFuture[Performed] | None:
+        """Go on with what was before; return what to wait for, as `note` does.
+
+        Only one process has the log at a time. So the probe that the log has under way when the first breaker comes is
+        of a process that is gone: it gives up its slot.
+        """
+        state, is_first = self.state, not self._taken_up
+        self._taken_up = True
+        if is_first and state.probe_since is not None:
+            permit = Permit(state.generation, state.probe)
+            return self.note(EndCall(permit=permit, end="neither", ended_at=self.system.clock.now_us()))
+        return self.note(command)
 
     def on_receive(self, message: object) -> Any:
         match message:

@@ -33,7 +33,7 @@ LATE_US = 60 * SECOND_US
 BreakerPhase: TypeAlias = Literal["closed", "open", "half_open"]
 
 CallEnd: TypeAlias = Literal["succeeded", "failed", "neither"]
-"""What the end of a call says about the service; `neither` that of one that was cancelled."""
+"""What the end of a call says about the service; `neither` that of one that was cancelled or died with its process."""
 
 # Events
 
@@ -83,7 +83,7 @@ class ProbeBegun(KeyedEvent, frozen=True, kw_only=True, tag="breaker.probe_begun
 
 
 class ProbeReleased(KeyedEvent, frozen=True, kw_only=True, tag="breaker.probe_released.v1"):
-    """A probe was cancelled, which says nothing about the service; the next call may be one."""
+    """A probe was cancelled or died with its process, which says nothing of the service; the next call may be one."""
 
     generation: int
     probe: int
@@ -319,7 +319,7 @@ def _ended(state: BreakerState, command: EndCall) -> BreakerEvent | None:
     """Return what follows from the end of a call; None = nothing.
 
     The last of `threshold` failures in a row opens the circuit, and so does that of a probe, whose success closes it.
-    A call that was cancelled says nothing: a probe gives up its slot.
+    A call that was cancelled, or whose process died, says nothing: a probe gives up its slot.
     """
     permit, now = command.permit, command.ended_at
     if (permit.generation, permit.probe) != (state.generation, state.probe):

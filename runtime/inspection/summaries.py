@@ -167,7 +167,7 @@ def _breaker_words(event: Event) -> str:
         case ProbeBegun(probe=probe):
             return f"probe {probe} is let through"
         case ProbeReleased(probe=probe):
-            return f"probe {probe} was cancelled"
+            return f"probe {probe} was cancelled, or died with its process"
         case CircuitClosed():
             return "a probe succeeded"
         case SharedStateSeen(phase=phase, failures=failures, error=error):

@@ -240,9 +240,9 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         """Go on from what the log says, and decide from it from here on.
 
         What happened before goes on there, where the log does not know worse: failures in a row, or that the circuit
-        opened. With a shared backend the log has what this process sees of it, and decides nothing; with another
-        backend the breaker has no log. One that several runtimes of a process share at a time is on the log of the
-        first.
+        opened. A probe that was under way in an earlier process gives up its slot. With a shared backend the log has
+        what this process sees of it, and decides nothing; with another backend the breaker has no log. One that several
+        runtimes of a process share at a time is on the log of the first.
         """
         elsewhere = self._attaching or (self._ref is not None and self._ref.is_alive())
         backend = self.backend
@@ -257,7 +257,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         else:
             opened_at = before.opened_at if before.phase != "closed" else 0
             command = TakeUp(failures=before.failures, error=before.error, opened_at=opened_at)
-            recording = await self._of_circuit(lambda actor: actor.note(command), lambda: None)
+            recording = await self._of_circuit(lambda actor: actor.take_up(command), lambda: None)
             if recording is not None:
                 await recording
 

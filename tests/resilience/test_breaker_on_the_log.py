@@ -115,12 +115,59 @@ async def test_e1_a_probe_that_died_with_its_process_gives_up_its_slot(tmp_path:
         fail(breaker, 2)
         await clock.advance(10)
         await breaker.guard().begin()
-    again = breaker_of(probe_s=5)
-    async with runtime_of(log, clock, again):
-        with pytest.raises(CircuitOpen):
-            await again.call(lambda: 1)
-        await clock.advance(5)
-        assert await again.call(lambda: 1) == 1
+    again, second = breaker_of(probe_s=5), breaker_of(probe_s=5)
+    async with runtime_of(log, clock, again) as runtime:
+        probe = again.guard()
+        await probe.begin()
+        runtime.tools.register(weather_of(second))  # It finds a probe of this process, which keeps its slot.
+        await runtime.tools_in_force()
+        for same in (again, second):
+            with pytest.raises(CircuitOpen):
+                await same.call(lambda: 1)
+        await probe.end(None)
+        assert await second.call(lambda: 1) == 1
+    store = await SQLiteStore.open(log)
+    assert (await types_in(store))[-4:] == ["ProbeBegun", "ProbeReleased", "ProbeBegun", "CircuitClosed"]
+    await store.close()
+
+
+async def test_a_call_that_was_the_probe_is_made_again_when_its_run_goes_on() -> None:
+    """The log is cut off behind the beginning of the probe."""
+    log, clock = FailingStore(InMemoryStore()), ManualClock()
+    asked = asyncio.Event()
+    calls: list[str] = []
+
+    def tool_of(life: str) -> Tool[..., Any]:
+        @tool(name="weather", effect="pure", breaker=breaker_of(threshold=1))
+        async def weather() -> str:
+            """Forecast."""
+            calls.append(life)
+            if len(calls) == 1:
+                raise OSError("down")
+            if life == "first":
+                asked.set()
+                await asyncio.Event().wait()
+            return "sunny"
+
+        return weather
+
+    script = [use("weather", {}), say("down"), use("weather", {})]
+    runtime = session_runtime_of(log, *script, tools=[tool_of("first")], clock=clock, close_grace_s=0)
+    async with runtime:
+        session = await runtime.session("s")
+        await session.send("go")
+        await clock.advance(10)
+        sending = asyncio.create_task(session.send("again", key="k"))
+        await asked.wait()
+        while (await types_in(log))[-1] != "ProbeBegun":  # noqa: ASYNC110 - As a user would look.
+            await asyncio.sleep(0)
+        await crash(runtime, log, clock)
+        await asyncio.gather(sending, return_exceptions=True)
+    async with session_runtime_of(log, say("well"), tools=[tool_of("second")], clock=clock) as runtime:
+        assert (await (await runtime.session("s")).send("again", key="k")).text == "well"
+    assert calls == ["first", "first", "second"]
+    assert (await types_in(log))[-4:] == ["ProbeBegun", "ProbeReleased", "ProbeBegun", "CircuitClosed"]
+    await assert_sound(log)
 
 
 KILLED = """
