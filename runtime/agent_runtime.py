@@ -92,9 +92,9 @@ class AgentRuntime:
         on_failure: called with each failure of an actor; default None.
         step_snapshots: where a checkpoint goes after every turn; default None, nowhere.
         backpressure: bounds how many inputs that callers of this process have sent are queued or run at once; the next
-            `send` raises `BackpressureShed`, and nothing of it is recorded. Runs that go on from before a restart,
-            inputs for a later time, those of other processes and those of subagents take no place and are never shed.
-            Default None, any number.
+            `send` raises `BackpressureShed`, and nothing of it is recorded. What was sent before with its key, runs
+            that go on from before a restart, inputs for a later time, those of other processes and those of subagents
+            take no place and are never shed. Default None, any number.
 
     Raises:
         ConfigError: something is missing or cannot work.

@@ -5,12 +5,13 @@
         ...
 
 It is used alone, from any thread and any loop, or as `AgentRuntime(backpressure=guard)`, where each `send` takes a
-place until its run has ended. Mailboxes have limits of their own, in the options of a runtime.
+place until its run has ended; sends with one key share a place. Mailboxes have limits of their own,
+in the options of a runtime.
 """
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import Self
 
@@ -53,6 +54,8 @@ class BackpressureGuard:
         self._lock = threading.Lock()
         self._depth = 0
         self._shed = 0
+        self._shared: dict[Hashable, int] = {}
+        """How many share a place, by its name."""
 
     def __repr__(self) -> str:
         return f"<BackpressureGuard {self.name}: {self.depth} of {self.capacity}>"
@@ -67,31 +70,49 @@ class BackpressureGuard:
         """How many have been turned away."""
         return self._shed
 
-    def acquire(self) -> None:
+    def holds(self, shared: Hashable) -> bool:
+        """Return whether the place of that name is taken, so that `acquire` of it needs no other one."""
+        return shared in self._shared
+
+    def acquire(self, shared: Hashable = None) -> None:
         """Let one through, who calls `release` at the end; best use the guard as a context.
+
+        Args:
+            shared: names a place that all who give that name have together, until the last of them releases it; None =
+                one of its own.
 
         Raises:
             BackpressureShed: so many are let through as there may be.
         """
         with self._lock:
+            if shared in self._shared:
+                self._shared[shared] += 1
+                return
             if self._depth >= self.capacity:
                 self._shed += 1
                 raise BackpressureShed(self._depth, self.capacity, of=self.name)
             self._depth += 1
             depth = self._depth
+            if shared is not None:
+                self._shared[shared] = 1
         soft_limit = self.soft_limit
         if soft_limit is not None and depth == soft_limit:
             self._warn(depth, soft_limit)
 
-    def release(self) -> None:
-        """Make room for another one.
+    def release(self, shared: Hashable = None) -> None:
+        """Make room for another one; `shared` is what `acquire` was given.
 
         Raises:
             ConfigError: nobody was let through who has not been released.
         """
         with self._lock:
-            if self._depth == 0:
+            if self._depth == 0 or (shared is not None and shared not in self._shared):
                 raise ConfigError(f"release() of {self.name} without an acquire() before it")
+            if shared is not None:
+                self._shared[shared] -= 1
+                if self._shared[shared]:
+                    return
+                del self._shared[shared]
             self._depth -= 1
 
     def _warn(self, depth: int, soft_limit: int) -> None:

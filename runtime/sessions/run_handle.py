@@ -60,7 +60,7 @@ def begin(
     """Check what a caller sends, and begin to send it; raises at once what `Session.send` says of wrong arguments.
 
     Raises:
-        BackpressureShed: too many inputs are queued or run.
+        BackpressureShed: too many inputs are queued or run; with a key, the handle's result says so.
     """
     require_other_session(access.context.system, access.session)
     blocks, payloads = input_content(content)
@@ -80,7 +80,7 @@ def begin(
     )
     access.context.require_open()
     guard = access.context.settings.backpressure if command.due_at is None else None
-    if guard is None:
+    if guard is None or command.key is not None:
         return RunHandle(access, command, payloads, cancel, on_performed, stepwise=stepwise)
     guard.acquire()
     try:
@@ -189,6 +189,8 @@ class RunHandle:
     async def _run_to_its_end(
         self, command: SendInput | AllowTurn, payloads: dict[PayloadHash, bytes], cancel: CancellationToken | None
     ) -> RunResult | PausedRun:
+        if isinstance(command, SendInput) and command.key is not None and command.due_at is None:
+            await self._take_place_of(command.key)
         with self._access.context.event_bus.follow(self._access.session) as follower:
             performed = await self._access.ask(command, payloads)
             assert isinstance(performed, PerformedInRun)
@@ -202,6 +204,24 @@ class RunHandle:
             return finished
         self.ended_at = finished.version
         return await result_of(finished, self._access.context.store)
+
+    async def _take_place_of(self, key: str) -> None:
+        """Take a place of the runtime's guard, where no input of the key has been sent.
+
+        Sends of one key share a place, so that it is held until the last of them has the result.
+
+        Raises:
+            BackpressureShed: there is none.
+        """
+        access = self._access
+        guard = access.context.settings.backpressure
+        if guard is None:
+            return
+        place = (access.context.system, access.stream, key)
+        if await access.read(lambda state: key in state.keys) and not guard.holds(place):
+            return  # It is over, or another process or life began it.
+        guard.acquire(place)
+        self.call_when_done(lambda: guard.release(place))
 
     async def _wait(
         self, run: RunId, performed: Performed, follower: Follower, cancel: CancellationToken | None

@@ -204,6 +204,40 @@ async def test_what_goes_on_after_a_crash_takes_no_place_and_is_never_shed() -> 
         assert guard.shed == 0
 
 
+async def test_sending_again_with_a_key_takes_no_place_and_is_never_shed() -> None:
+    guard, held, other = BackpressureGuard(1), HeldAnswer(say("slow")), BackpressureGuard(2)
+    async with runtime_of(InMemoryStore(), say("first"), held, say("last"), backpressure=guard) as runtime:
+        session = await runtime.session("one")
+        over = await session.send("go", key="over")
+        twins = [asyncio.ensure_future(session.send("again", key="k")) for _ in range(2)]
+        await held.asked.wait()
+        joining = asyncio.ensure_future(session.send("again", key="k"))
+        assert await session.send("go", key="over") == over
+        stream = session.stream("go", key="over")
+        await read(stream)
+        assert stream.result == over
+        assert (guard.depth, guard.shed) == (1, 0)
+        for sent in twins:  # The run goes on for the one that is left, and keeps its place.
+            sent.cancel()
+        await asyncio.wait(twins)
+        for key in (None, "new"):
+            with pytest.raises(BackpressureShed):
+                await session.send("more", key=key)
+        assert (guard.depth, guard.shed) == (1, 2)
+        held.gate.set()
+        assert (await joining).text == "slow"
+        assert guard.depth == 0
+        assert (await session.send("more", key="new")).text == "last"
+    other.acquire("a")
+    other.acquire("a")
+    other.release("a")
+    assert (other.depth, other.holds("a"), other.holds("b")) == (1, True, False)
+    with pytest.raises(ConfigError, match="without an acquire"):
+        other.release("b")
+    other.release("a")
+    assert (other.depth, other.holds("a")) == (0, False)
+
+
 async def test_calls_that_an_open_circuit_refuses_are_no_sheds() -> None:
     @tool(breaker=CircuitBreaker("mail", threshold=1))
     async def mail() -> str:
