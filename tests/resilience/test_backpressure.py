@@ -137,6 +137,8 @@ SENDING: dict[str, Callable[[Session], Any]] = {
     "steer": lambda session: session.send("more", now=True),
     "stream": lambda session: read(session.stream("more")),
     "step": lambda session: session.step("more"),
+    "stream with a key": lambda session: read(session.stream("more", key="s")),
+    "step with a key": lambda session: session.step("more", key="t"),
 }
 
 
