@@ -285,6 +285,9 @@ CANCELLED = (user("Go"), assistant(call("a")), user(result("a", "Cancelled by us
         ({"answer_after_tools": True}, "gpt-x", ["assistant"]),
         ({}, "mistralai/Ministral-8B-Instruct-2410", ["assistant"]),
         ({}, "open-mixtral-8x22b", ["assistant"]),
+        ({}, "ministral-8b-latest", ["assistant"]),
+        ({}, "Magistral-Small", ["assistant"]),
+        ({}, "voxtral-mini", ["assistant"]),
         ({"answer_after_tools": False}, "codestral-2501", []),
     ],
 )

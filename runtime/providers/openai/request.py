@@ -65,7 +65,7 @@ STOP_SEQUENCES_MAX = 4
 DESCRIPTION_CHARACTERS_MAX = 1024
 """Of a tool; OpenAI's error says "Expected a string with maximum length 1024" (getsentry/sentry-mcp#106)."""
 
-_OF_MISTRAL = re.compile(r"(mi[sn]|magi|devs|voxs)tral|mixtral|codestral|pixtral", re.IGNORECASE)
+_OF_MISTRAL = re.compile(r"(mi|mini|magi|dev|code|math)stral|(mix|pix|vox)tral", re.IGNORECASE)
 """Models whose chat templates want an assistant's message there, on any server, such as `mistralai/Ministral-8B`."""
 
 ReturnedReasoning: TypeAlias = Literal["reasoning_content", "reasoning", "reasoning_details"]
