@@ -75,6 +75,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Place of the message with the latest input."""
     scale: float = 1.0
     """How many tokens the provider counted for one of the count's, in the answer before; at least 1."""
+    was_too_long: bool = False
+    """The provider has found it too long, so that what an earlier run left unanswered may go, too."""
 
 
 class ContextWindow(Protocol):
@@ -183,6 +185,8 @@ class TokenWindow:
         """Return the messages that stay; it reads no more of the history than that, and one group."""
         messages, room = context.messages, int(self.max_tokens / context.scale) - frame_tokens(context)
         required = first_required(messages, context.latest_input)
+        if context.was_too_long and begins_group(messages, context.latest_input):
+            required = context.latest_input
         head = required
         while head > 0 and not begins_group(messages, head):
             head -= 1
@@ -231,6 +235,7 @@ def narrowed(
         messages=[context.messages[place] for place in places],
         tools=context.tools,
         latest_input=latest,
+        was_too_long=True,
     )
     said = TokenWindow(max_tokens, count).kept(shorter)
     if said is None:

@@ -98,6 +98,9 @@ ENDED_TEXT = "The run was ended by another call of the same answer, so this one 
 ABANDONED_TEXT = "The run failed before the call was answered."
 BROKEN_TEXT = "The call could not be carried out, so it was not run. Try again with fewer or simpler calls."
 
+NOT_FOUND = 404
+"""What a server answers to a model or an address that it does not know, whatever the request holds."""
+
 SETS_ASIDE_SINCE = 5
 """The first `CORE_VERSION` that sets aside what a provider refuses."""
 
@@ -162,7 +165,9 @@ def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
             return [_denied(state, expired, "denied", EXPIRED_TEXT)]
         case ev.ModelFailed() if (retry := _retry(state, event)) is not None:
             return [retry]
-        case ev.ModelFailed(kind="invalid_request") if _sets_aside(state) and (refused := refused_content(state)):
+        case ev.ModelFailed(kind="invalid_request", status=status) if (
+            status != NOT_FOUND and _sets_aside(state) and (refused := refused_content(state))
+        ):
             return [ev.InputSetAside(messages=refused, reason=event.message)]
         case ev.ToolAttemptFailed():
             return [_after_attempt(state, event)]

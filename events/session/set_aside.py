@@ -1,8 +1,9 @@
 """What a provider refuses for good is set aside: later requests hold a note in its place, and the session goes on.
 
-Read `refused_content` first. Such a thing is a broken or too large image, a document, or a text that the provider does
-not take: it would make every later request fail, too. Nothing is lost: the events keep what was said. The rule: what
-stands in the place of a message keeps the history balanced, so a message stays where it was, and a result stays one.
+Read `refused_content` first. Such a thing is a broken or too large image, or a document: it would make every later
+request fail, too. A text is set aside by hand only: providers refuse requests for their settings as well, and then a
+question must not be lost. The events keep what was said. The rule: what stands in the place of a message keeps the
+history balanced, so a message stays where it was, and a result stays one.
 """
 
 from collections.abc import Container
@@ -29,17 +30,14 @@ RESULT_NOTE = "The result was set aside, since the provider refused it."
 def refused_content(state: SessionState) -> tuple[SetAside, ...]:
     """Return what stands for that in the history which can be why a provider has just refused the request.
 
-    It took everything up to its last answer. Of what is new, it is the images and the like; where there are none, the
-    input of the run, and the results behind it.
+    It took everything up to its last answer, so it is the images and the like of what is new.
     """
-    run, messages = state.run, state.messages
-    if run is None:
-        return ()
-    new = [place for place in range(state.accepted, len(messages)) if messages[place].role == "user"]
-    holders = [place for place in new if any(map(_is_more_than_text, messages[place].content))]
-    places = holders or [place for place in new if place >= run.latest_input]
-    found = [SetAside(place=place, stands=_without(messages[place], whole=not holders)) for place in places]
-    return tuple(one for one in found if one.stands != messages[one.place])
+    new = [(place, state.messages[place]) for place in range(state.accepted, len(state.messages))]
+    return tuple(
+        SetAside(place=place, stands=_without(message, whole=False))
+        for place, message in new
+        if message.role == "user" and any(map(_is_more_than_text, message.content))
+    )
 
 
 def content_at(state: SessionState, messages: Container[Message], calls: Container[str]) -> tuple[SetAside, ...]:

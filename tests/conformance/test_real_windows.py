@@ -115,6 +115,24 @@ async def test_what_is_too_long_by_itself_fails_and_says_so_and_the_next_input_i
         assert [(await session.send("And now?")).outcome for _ in range(2)] == [Completed()] * 2
 
 
+@pytest.mark.parametrize("context", WINDOWS)
+async def test_a_result_that_is_too_long_by_itself_fails_its_run_and_no_later_one(context: str, tmp_path: Path) -> None:
+    @tool(tier="observe", effect="pure")
+    def read() -> str:
+        return "x" * 3000
+
+    script = iter([ModelResponse(content=(use("read", {}),), stop_reason="tool_use"), *[say("ok")] * 9])
+    provider, log = Small(2000, lambda _: next(script)), tmp_path / "events.db"
+    config = AgentConfig(model="m", system_prompt="s" * 900)
+    async with AgentRuntime(config, provider=provider, tools=[read], log=log, context=WINDOWS[context]()) as runtime:
+        session = await runtime.session("a")
+        failed = (await session.send("Read it")).outcome
+        assert isinstance(failed, Failed)
+        assert NOTHING_MORE in str(failed.error)
+        assert [(await session.send("hi")).outcome for _ in range(4)] == [Completed()] * 4
+    (await replay(log)).raise_for_divergence()
+
+
 async def test_a_request_that_was_shortened_is_shown_as_it_left_with_why(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     provider = Small(700)

@@ -16,6 +16,7 @@ from refold import (
     ModelRequest,
     ModelResponse,
     ProviderError,
+    ScriptedProvider,
     Session,
     TextBlock,
     ToolResultBlock,
@@ -64,10 +65,6 @@ async def image_sent(session: Session) -> object:
     return (await session.send([TextBlock(text="What is this?"), BROKEN])).outcome
 
 
-async def text_sent(session: Session) -> object:
-    return (await session.send("poison")).outcome
-
-
 async def image_returned(session: Session) -> object:
     return (await session.send("Show me.")).outcome
 
@@ -80,7 +77,6 @@ async def image_imported(session: Session) -> object:
 
 REFUSED: dict[str, tuple[Callable[[Session], Any], list[ModelResponse], list[str]]] = {
     "an image in an input": (image_sent, [], [f"What is this?{INPUT_NOTE}"]),
-    "a text": (text_sent, [], [INPUT_NOTE]),
     "an image that a tool returned": (image_returned, [say("Good."), CALL], ["Show me.", RESULT_NOTE]),
     "an image of an imported history": (image_imported, [], [f"Old.{INPUT_NOTE}", "And?"]),
 }
@@ -119,6 +115,29 @@ async def test_what_is_refused_is_set_aside_and_the_session_goes_on(tmp_path: Pa
         assert [aside.reason for aside in asides] == ["ProviderError: Could not process image"]
     assert (await check_log(log)).sound
     (await replay(log)).raise_for_divergence()
+
+
+async def test_a_text_is_set_aside_by_hand_only_since_settings_are_refused_in_the_same_words() -> None:
+    provider = Picky()
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider) as runtime:
+        session = await runtime.session("a")
+        assert isinstance((await session.send("poison")).outcome, Failed)
+        assert isinstance((await session.send("Are you there?")).outcome, Failed)
+        await session.set_aside(3, reason="the provider refuses it")
+        assert (await session.send("And now?")).outcome == Completed()
+        assert said_by_user(provider.requests[-1].messages) == [INPUT_NOTE, "Are you there?", "And now?"]
+
+
+async def test_a_model_that_is_not_there_takes_no_image_away() -> None:
+    async def answer(request: ModelRequest) -> ModelResponse:
+        raise ProviderError("model: claud", kind="invalid_request", status=404)
+
+    provider = ScriptedProvider([answer, say("A cat.")])
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider) as runtime:
+        session = await runtime.session("a")
+        assert isinstance(await image_sent(session), Failed)
+        assert (await session.send("And now?")).text == "A cat."
+        assert has_image(provider.requests[-1].messages[0].content)
 
 
 async def test_what_was_taken_before_is_left_alone_and_a_person_sets_it_aside(tmp_path: Path) -> None:

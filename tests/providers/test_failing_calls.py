@@ -28,7 +28,7 @@ async def test_a_run_whose_provider_died_goes_on_when_it_is_back(tmp_path: objec
     clock = ManualClock(4_000_000_000_000_000)
     async with (
         served(event_stream(piece(text="whole"), END)) as (_, provider),
-        AgentRuntime(config, provider=provider, log=log, clock=clock) as runtime,
+        AgentRuntime(config, provider=provider, log=log, clock=clock, ask_timeout_s=300) as runtime,
     ):
         session = await runtime.session("a")
         resumed = asyncio.create_task(session.send("hello", key="k"))

@@ -22,8 +22,8 @@ async def set_aside(
 ) -> int:
     """Leave an input, a result or an imported history out of later requests; its event stays in the log.
 
-    What a provider refuses as an invalid request is set aside by itself: images and the like, or else the input and the
-    results that were new. This is for what was not noticed so. No run may be under way.
+    Images and the like that were new in a request which a provider refused as invalid are set aside by themselves. This
+    is for all else: a text that it refuses, or what an earlier model took. No run may be under way.
 
     Exits 1 if there is nothing to set aside; 3 if the runtime that owns the log does not take the command in time; it
     stays in the inbox then.

@@ -123,7 +123,7 @@ class EnabledCommands:
         room = observed.inputs < self._scope.inputs
         yield Move(SendInput(content=(TextBlock(text=" "),)))
         if room:
-            yield Move(SendInput(content=_HELLO), must_happen=True)
+            yield Move(SendInput(content=_IMAGE if self._scope.refuses else _HELLO), must_happen=True)
             yield Move(SendInput(content=_HELLO, cancelled=True), must_happen=True)
         if "send" in self._scope.keyed and (room or "send" in observed.keys):
             yield Move(SendInput(content=_HELLO, key="send"))
@@ -194,7 +194,7 @@ class EnabledCommands:
 
     def _summaries(self, observed: ObservedSession, run: RunId, seen: ObservedRun) -> Iterator[Move]:
         """Yield summaries of the oldest message, which may be the input of the run, and some that may not be."""
-        content = msgspec.json.decode(seen.content, type=tuple[TextBlock, ...])
+        content = msgspec.json.decode(seen.content, type=tuple[TextBlock | ImageBlock, ...])
         summary = (_SUMMARY, Message("user", content))
         good = RecordContext(
             run=run,
