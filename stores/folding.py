@@ -122,7 +122,7 @@ class Fold(Generic[S, E]):
         most = EVENTS_PER_PAGE if snapshots_from is None else min(snapshots_from, EVENTS_PER_PAGE)
         while True:
             reached = self.version
-            room = most if version is None else min(most, version - reached)
+            room = most if version is None else max(min(most, version - reached), 0)  # A damaged log may say -1.
             page = await store.read_stream(self.stream, after_version=reached, limit=room)
             if most < EVENTS_PER_PAGE:  # A short stream costs one read, since no snapshot is looked for.
                 limits = (version, position, after)

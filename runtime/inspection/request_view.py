@@ -91,6 +91,8 @@ async def recorded_request(log: ReadableLog, session: str, version: int | None =
         head = await session_head(store, session)
         place = checked_version(head, version)
         events = await events_until(store, head.stream, place)
+        if len(events) < place:
+            raise LogFormatError(f"version {len(events) + 1} of session {session!r} is missing; see `refold check`")
         found = _referred(events, place) if version is not None else None
         if found is None:  # What came of it, if anything, is behind it.
             events = await events_until(store, head.stream, head.version)
@@ -115,8 +117,12 @@ def _last_in(events: Sequence[ev.SessionEvent], session: str) -> _Found:
 
 
 def _wanted_at(events: Sequence[ev.SessionEvent], place: int, session: str) -> _Found:
+    if place > len(events):
+        raise LogFormatError(
+            f"the log lacks version {len(events) + 1} of session {session!r}; `refold check` says more"
+        )
     event = events[place - 1]
-    if isinstance(event, ev.ModelInterrupted) and event.asked:
+    if isinstance(event, ev.ModelInterrupted) and 0 < event.asked < place:
         return _of_call(events, event.asked, session)
     run = fold(events[:place]).run
     if run is None or run.asked != place:

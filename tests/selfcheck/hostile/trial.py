@@ -10,6 +10,7 @@ import contextlib
 import io
 import logging
 import random
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from traceback import walk_tb
@@ -184,7 +185,7 @@ class _Trial:
         [exit_code] = exit_codes
         if exit_code == BAD_INPUT:
             self._refusals += 1
-            line = said.getvalue()
+            line = re.sub(r"^warning: .*\n", "", said.getvalue(), flags=re.MULTILINE)  # Each is one safe line, too.
             if not line.startswith("refold: ") or line.count("\n") != 1 or len(line) > LIMIT_OF_ERROR:
                 self.faults.append(Fault(use, f"the error is not one short line: {line[:300]!r}"))
         elif exit_code not in (0, 1):
