@@ -115,7 +115,7 @@ class Conversation:
                 self._source, self._messages = source, sealed.empty() if sealed is not None else []
                 self._whole_digest = self._digest = hashlib.sha256()
             known = len(self._messages)
-            if known == length:
+            if known >= length:
                 view = HistoryView(self._messages, length, self._whole_digest.hexdigest())
                 return view, self._digest.hexdigest()
             if sealed is not None and length >= sealed.sealed * SEALED_ITEMS and self._take_sealed(sealed):
