@@ -307,13 +307,14 @@ class Play:
 
     async def until(self, found: Callable[[], Awaitable[Any]]) -> Any:
         """Return what is found, once it is something; a clock that stands still lets what is due happen meanwhile."""
-        while not (value := await found()):
+        while True:
+            self.changed.clear()  # Before it is looked, so that what happens meanwhile is not missed.
+            if value := await found():
+                return value
             if self.clock is not None:
                 await self.clock.advance(0)
-                continue
-            self.changed.clear()
-            await self.changed.wait()
-        return value
+            else:
+                await self.changed.wait()
 
     async def outcome(self, task: asyncio.Task[Any]) -> Any:
         """Return what a task returns."""
