@@ -211,7 +211,7 @@ class FoldedStream(Generic[S, C, E]):
         self._keep_snapshot()
 
     def became_durable(self, batches: Sequence[EncodedBatch]) -> None:
-        """Take note of what was decided here and written by somebody else."""
+        """Take note of what was decided here and written by another actor's append."""
         for batch in batches:
             self._growth.add(len(batch.events), sum(map(len, batch.events)))
         self._keep_snapshot()

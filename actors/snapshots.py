@@ -1,10 +1,10 @@
 """Snapshots, written behind: the states of streams that have grown long, so that opening them folds only the rest.
 
-Whoever appends says how much a stream has grown (`Snapshots.consider`), and waits for nothing. One task at a time folds
-the stream from its last snapshot, apart from the actor that lives on it, and puts the new one in its place. So a
-snapshot is of what the log says and never of what is only in memory, and no turn waits for one.
+An actor that appends says how much its stream has grown (`Snapshots.consider`), and waits for nothing. One task at a
+time folds the stream from its last snapshot, apart from that actor, and puts the new one in its place. So a snapshot
+is of what the log says and never of what is only in memory, and no turn waits for one.
 
-The rule: a snapshot may fail to be written, and be lost, without anybody noticing but by the time that opening takes.
+The rule: a snapshot may fail to be written, and be lost; only the time that opening takes shows it.
 See `refold.stores.folding` for when one is used.
 """
 

@@ -99,7 +99,7 @@ ABANDONED_TEXT = "The run failed before the call was answered."
 BROKEN_TEXT = "The call could not be carried out, so it was not run. Try again with fewer or simpler calls."
 
 NOT_FOUND = 404
-"""What a server answers to a model or an address that it does not know, whatever the request holds."""
+"""What a server answers to a model or an address that it does not know: it says nothing of what the request holds."""
 
 SETS_ASIDE_SINCE = 5
 """The first `CORE_VERSION` that sets aside what a provider refuses."""

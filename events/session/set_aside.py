@@ -46,14 +46,13 @@ def content_at(state: SessionState, messages: Container[Message], calls: Contain
     for place, message in enumerate(state.messages):
         if message in messages:
             found.append(SetAside(place=place, stands=_without(message, whole=True)))
-        elif any(isinstance(block, ToolResultBlock) and block.tool_use_id in calls for block in message.content):
-            content = tuple(_result_note(block) if _answers(block, calls) else block for block in message.content)
+        elif any(block.tool_use_id in calls for block in message.content if isinstance(block, ToolResultBlock)):
+            content = tuple(
+                _result_note(block) if isinstance(block, ToolResultBlock) and block.tool_use_id in calls else block
+                for block in message.content
+            )
             found.append(SetAside(place=place, stands=Message(message.role, content)))
     return tuple(one for one in found if one.stands != state.messages[one.place])
-
-
-def _answers(block: Block, calls: Container[str]) -> bool:
-    return isinstance(block, ToolResultBlock) and block.tool_use_id in calls
 
 
 def _is_more_than_text(block: Block | ResultContent) -> bool:
@@ -83,9 +82,7 @@ def _without(message: Message, *, whole: bool) -> Message:
     return Message(message.role, tuple(kept))
 
 
-def _result_note(block: Block) -> Block:
-    if not isinstance(block, ToolResultBlock):
-        return block
+def _result_note(block: ToolResultBlock) -> ToolResultBlock:
     return ToolResultBlock(
         tool_use_id=block.tool_use_id, content=(TextBlock(text=RESULT_NOTE),), is_error=True, kind="permanent"
     )
