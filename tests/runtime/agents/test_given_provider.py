@@ -29,7 +29,7 @@ WRONG: list[tuple[Any, str]] = [
     (Plain, "an instance, and this is the class Plain"),
     (Yielding(), "that of Yielding is a plain one"),
     ("claude", "has an async method `complete`, and str has none"),
-    (int, "and type has none"),
+    (int, "and the class int has none"),
 ]
 TAKERS: dict[str, Callable[[Any], object]] = {
     "runtime": lambda given: AgentRuntime(CONFIG, provider=given),
