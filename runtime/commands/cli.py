@@ -13,7 +13,7 @@ import typer
 
 from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
-from refold.commands.look.backup import backup
+from refold.commands.keep.backup import backup
 from refold.commands.look.check import check
 from refold.commands.look.export import export
 from refold.commands.look.import_log import import_log
