@@ -122,7 +122,8 @@ class Fold(Generic[S, E]):
         most = EVENTS_PER_PAGE if snapshots_from is None else min(snapshots_from, EVENTS_PER_PAGE)
         while True:
             reached = self.version
-            room = most if version is None else max(min(most, version - reached), 0)  # A damaged log may say -1.
+            # A damaged log may name a version below 0.
+            room = most if version is None else max(min(most, version - reached), 0)
             page = await store.read_stream(self.stream, after_version=reached, limit=room)
             if most < EVENTS_PER_PAGE:  # A short stream costs one read, since no snapshot is looked for.
                 limits = (version, position, after)
@@ -135,7 +136,7 @@ class Fold(Generic[S, E]):
             await self.advance(wanted)
             if after is not None:
                 returned += [item for item in wanted if item.version > after]
-            if over or len(wanted) < len(new) or self.version == version:
+            if over or len(wanted) < len(new) or (version is not None and self.version >= version):
                 return returned
 
     async def advance(self, stored: Sequence[StoredEvent]) -> None:

@@ -181,6 +181,15 @@ async def a_session() -> OneSnapshot:
         return await copy(await log.read_stream(longest.stream))
 
 
+@pytest.mark.parametrize("version", [-1, 0, 1])
+async def test_a_version_that_a_damaged_log_names_ends_the_reading(version: int) -> None:
+    store = await a_session()
+    [head] = await store.list_streams()
+    fold = of_kind(head.stream)
+    await fold.read(store, version=version)
+    assert fold.version == max(version, 0)
+
+
 async def from_snapshot(store: OneSnapshot) -> tuple[Fold[Any, Any], Fold[Any, Any]]:
     """Return a fold that may use the given snapshot, and one that may not."""
     [head] = await store.list_streams()
