@@ -5,23 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from refold import events
 from refold.actors import ActorFailure, EventSourcedSystem, Hosted, ManualClock, Performed
-from refold.events import (
-    SECOND_US,
-    CommandRejected,
-    CoreFailed,
-    KeyedCommand,
-    KeyedEvent,
-    PureCore,
-    State,
-    WaitUntil,
-)
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.stores import InMemoryStore
 
 
-class Withdraw(KeyedCommand, frozen=True, kw_only=True):
+class Withdraw(events.KeyedCommand, frozen=True, kw_only=True):
     amount: Any
 
 
@@ -29,21 +20,21 @@ class Ring(msgspec.Struct, frozen=True):
     pass
 
 
-class Withdrawn(KeyedEvent, frozen=True, kw_only=True, tag="account.withdrawn.v1"):
+class Withdrawn(events.KeyedEvent, frozen=True, kw_only=True, tag="account.withdrawn.v1"):
     amount: int
 
 
-class Rang(KeyedEvent, frozen=True, kw_only=True, tag="account.rang.v1"):
+class Rang(events.KeyedEvent, frozen=True, kw_only=True, tag="account.rang.v1"):
     pass
 
 
-class Account(State):
+class Account(events.State):
     balance: int = 1_500
     at: int = 0
     rung: bool = False
 
 
-class Bank(PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
+class Bank(events.PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
     """Withdraws money, and rings five seconds later."""
 
     def __init__(self, fault: str = "") -> None:
@@ -56,7 +47,7 @@ class Bank(PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
             state.balance += 1_000_000
         if self.fault == "admit changes and refuses":
             state.balance += 1_000_000
-            raise CommandRejected("no")
+            raise events.CommandRejected("no")
         return None if self.fault == "admit gives nothing" else Withdrawn(amount=command.amount)
 
     def evolve(self, state: Account, event: Withdrawn | Rang) -> Account:
@@ -73,13 +64,13 @@ class Bank(PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
     def pending(self, state: Account) -> Any:
         if not state.at or state.rung:
             return []
-        wait = WaitUntil(key="ring", due_at=state.at + 5 * SECOND_US)
+        wait = events.WaitUntil(key="ring", due_at=state.at + 5 * events.SECOND_US)
         faults: dict[str, Any] = {"pending gives None": None, "pending gives one": wait}
-        faults["a time in seconds"] = [WaitUntil(key="ring", due_at=state.at // SECOND_US + 5)]
-        faults["a float"] = [WaitUntil(key="ring", due_at=state.at + 5e6)]  # type: ignore[arg-type]
+        faults["a time in seconds"] = [events.WaitUntil(key="ring", due_at=state.at // events.SECOND_US + 5)]
+        faults["a float"] = [events.WaitUntil(key="ring", due_at=state.at + 5e6)]  # type: ignore[arg-type]
         return faults.get(self.fault, [wait])
 
-    def due(self, effect: WaitUntil) -> Any:
+    def due(self, effect: events.WaitUntil) -> Any:
         return "ring" if self.fault == "due gives a word" else Ring()
 
 
@@ -136,7 +127,7 @@ async def test_a_mistake_is_the_askers_error_in_the_words_of_the_core_and_change
     async with world.system() as system:
         accounts: Hosted[Account, Withdraw | Ring] = await system.host("account", Bank(fault))
         for _ in range(1 if fault == "react circles" else 10):  # More often than a failing actor is restarted.
-            with pytest.raises(CoreFailed) as raised:
+            with pytest.raises(events.CoreFailed) as raised:
                 await accounts.ask("one", Withdraw(amount=500, key="k"))
             assert said in str(raised.value)
         assert await accounts.read("one", lambda account: (account.version, account.balance)) == (0, 1_500)
@@ -175,7 +166,7 @@ class Thawed(msgspec.Struct):
     amount: int
 
 
-class ThawedBank(PureCore[Account, Thawed, Withdrawn]):
+class ThawedBank(events.PureCore[Account, Thawed, Withdrawn]):
     def admit(self, state: Account, command: Thawed) -> Withdrawn:
         return Withdrawn(amount=command.amount)
 
@@ -189,7 +180,7 @@ async def test_a_command_that_is_not_frozen_is_refused_at_hosting(world: World) 
             await system.host("account", ThawedBank)
 
 
-class Forgetful(PureCore[Account, Withdraw, Rang]):
+class Forgetful(events.PureCore[Account, Withdraw, Rang]):
     """Bank, without the event that it recorded."""
 
     def admit(self, state: Account, command: Withdraw) -> Rang:

@@ -16,34 +16,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    CancellationToken,
-    Cancelled,
-    Completed,
-    Failed,
-    ModelRequest,
-    RunResult,
-    ScriptedProvider,
-    ToolContext,
-    TurnResult,
-    tool,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
 from refold.stores import EventStore, InMemoryStore
+from tests.conformance import sessions
 from tests.conformance.failing_store import FailingStore
-from tests.conformance.sessions import (
-    HeldAnswer,
-    assert_accepted,
-    assert_sound,
-    crash,
-    results_of,
-    runtime_of,
-    shown,
-    types_of,
-)
 
 BEGINNING = datetime(2030, 1, 1, tzinfo=UTC)
 """What the clock of a case says at first, if the case has one."""
@@ -70,7 +48,7 @@ class Fails:
     """All of its words."""
 
 
-End = str | Completed | Cancelled | Fails
+End = str | refold.Completed | refold.Cancelled | Fails
 """How a run ends; a text is that of its answer."""
 
 
@@ -163,50 +141,50 @@ class Bench:
         self.gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._changed = changed
 
-        @tool(tier="observe", effect="pure")
+        @refold.tool(tier="observe", effect="pure")
         async def look(at: str = "it") -> str:
             """Look."""
             return self.note(f"saw {at}")
 
-        @tool(tier="confirm", effect="pure")
+        @refold.tool(tier="confirm", effect="pure")
         async def pay(amount: int = 1) -> str:
             """Pay, if allowed."""
             return self.note(f"paid {amount}")
 
-        @tool(tier="confirm", effect="pure", action=lambda path: path.split("/")[0])
+        @refold.tool(tier="confirm", effect="pure", action=lambda path: path.split("/")[0])
         async def delete(path: str) -> str:
             """Delete, if allowed; what is allowed always is allowed for a folder."""
             return self.note(f"deleted {path}")
 
-        @tool(tier="observe", effect="pure")
+        @refold.tool(tier="observe", effect="pure")
         async def park(name: str) -> str:
             """Wait, beside others."""
             return await self.parked(name)
 
-        @tool(tier="act", effect="pure")
+        @refold.tool(tier="act", effect="pure")
         async def act(name: str) -> str:
             """Wait, alone."""
             return await self.parked(name)
 
-        @tool(tier="observe", effect="once")
+        @refold.tool(tier="observe", effect="once")
         async def once(name: str) -> str:
             """Wait; not run again."""
             return await self.parked(name)
 
-        @tool(tier="confirm", effect="once")
-        async def sign(context: ToolContext[Any], name: str) -> str:
+        @refold.tool(tier="confirm", effect="once")
+        async def sign(context: refold.ToolContext[Any], name: str) -> str:
             """Wait, if allowed; not run again unless that is allowed again."""
             self.note(context.idempotency_key)
             return await self.parked(name)
 
-        @tool(tier="observe", effect="pure")
-        async def finish(context: ToolContext[Any], text: str) -> str:
+        @refold.tool(tier="observe", effect="pure")
+        async def finish(context: refold.ToolContext[Any], text: str) -> str:
             """End the run."""
             context.finish(text)
             return "what the body returns is not the result"
 
-        @tool(tier="observe", effect="pure")
-        async def finish_later(context: ToolContext[Any], text: str) -> str:
+        @refold.tool(tier="observe", effect="pure")
+        async def finish_later(context: refold.ToolContext[Any], text: str) -> str:
             """End the run when it is let go."""
             await self.parked(text)
             return context.finish(text)
@@ -241,34 +219,34 @@ class Play:
         self.bench = Bench(self.changed)
         self.kept: dict[Any, Any] = {}
         """What a step has kept for a later one."""
-        self.token = CancellationToken()
+        self.token = refold.CancellationToken()
         self.callers: list[asyncio.Task[Any]] = []
         self.heard: list[str] = []
         """Types of the events that callers were told of."""
-        self.sent: list[RunResult] = []
-        self.turns: list[TurnResult] = []
-        self.ended: dict[str, tuple[Any, RunResult]] = {}
+        self.sent: list[refold.RunResult] = []
+        self.turns: list[refold.TurnResult] = []
+        self.ended: dict[str, tuple[Any, refold.RunResult]] = {}
         """What was sent with each key, and how its run ended."""
-        self.providers: list[ScriptedProvider] = []
+        self.providers: list[refold.ScriptedProvider] = []
         self.tools = [*self.bench.tools, *(case.tools(self) if callable(case.tools) else case.tools)]
         self.options = dict(case.options(self) if callable(case.options) else case.options)
         script = case.script(self) if callable(case.script) else case.script
-        self.script = [HeldAnswer(item.answer) if isinstance(item, Held) else item for item in script]
-        self.held = [item for item in self.script if isinstance(item, HeldAnswer)]
+        self.script = [sessions.HeldAnswer(item.answer) if isinstance(item, Held) else item for item in script]
+        self.held = [item for item in self.script if isinstance(item, sessions.HeldAnswer)]
 
     @property
-    def requests(self) -> list[ModelRequest]:
+    def requests(self) -> list[refold.ModelRequest]:
         return [request for provider in self.providers for request in provider.requests]
 
     async def open(self, **changed: Any) -> None:
         """Open a runtime on the log, whose model goes on where the log says that it was."""
-        config = AgentConfig(**({"model": "m"} | dict(self.case.config) | changed.pop("config", {})))
+        config = refold.AgentConfig(**({"model": "m"} | dict(self.case.config) | changed.pop("config", {})))
         options: dict[str, Any] = {"close_grace_s": 0} | self.options | changed
         if self.clock is not None:
             options |= {"clock": self.clock, "ask_timeout_s": 1e6}
-        self.providers.append(ScriptedProvider(self.script[await self._answered() :]))
+        self.providers.append(refold.ScriptedProvider(self.script[await self._answered() :]))
         options = {"tools": self.tools, "provider": self.providers[-1], "config": config} | options
-        self.runtime = await runtime_of(self.log, **options).open()
+        self.runtime = await sessions.runtime_of(self.log, **options).open()
         self.runtime.subscribe(lambda _: self.changed.set(), session="s")
         self.session = await self.runtime.session("s")
 
@@ -297,7 +275,7 @@ class Play:
     async def die(self) -> None:
         """End the runtime as a crash does."""
         assert isinstance(self.log, FailingStore)
-        await crash(self.runtime, self.log, self.clock)
+        await sessions.crash(self.runtime, self.log, self.clock)
         await self._dismiss_callers()
 
     async def events(self, kind: type[Any] | None = None) -> list[Any]:
@@ -330,49 +308,49 @@ class Play:
         """Return the options of a step; where it may be done again, its key is that of its place."""
         return dict(options) if self.live else {"key": f"step {self.place}", **options}
 
-    def compare(self, result: RunResult, expected: End | None, turns: int | None = None) -> None:
+    def compare(self, result: refold.RunResult, expected: End | None, turns: int | None = None) -> None:
         self.sent.append(result)
         match expected:
             case str():
-                assert (result.outcome, result.text) == (Completed(), expected)
+                assert (result.outcome, result.text) == (refold.Completed(), expected)
             case Fails(kind, words, message):
-                assert isinstance(result.outcome, Failed)
+                assert isinstance(result.outcome, refold.Failed)
                 assert kind in (None, result.outcome.error.kind)
                 assert words in str(result.outcome.error)
                 assert message in (None, str(result.outcome.error))
                 assert result.text == ""
-            case Cancelled():
-                assert (result.outcome, result.text) == (Cancelled(), "")
+            case refold.Cancelled():
+                assert (result.outcome, result.text) == (refold.Cancelled(), "")
             case _:
                 assert expected is None or result.outcome == expected
         assert turns in (None, result.turns)
 
     async def assert_seen(self) -> None:
         """Check what the session shows when all steps are done."""
-        case, blocks = self.case, await results_of(self.session)
+        case, blocks = self.case, await sessions.results_of(self.session)
         assert case.results is None or [block.text for block in blocks] == list(case.results)
         assert case.kinds is None or [block.kind for block in blocks] == list(case.kinds)
-        assert_lines(shown(await self.session.history()), case.history)
+        assert_lines(sessions.shown(await self.session.history()), case.history)
         if not self.live:
             assert case.done is None or set(self.bench.done) == set(case.done)
             return
-        types = await types_of(self.session)
+        types = await sessions.types_of(self.session)
         assert_lines(types, case.events)
         assert {name: types.count(name) for name in case.count} == case.count
         assert case.done is None or self.bench.done == list(case.done)
         requests = self.requests
         assert case.asked is None or len(requests) == case.asked
         for place, lines in case.requests.items():
-            assert_lines(shown(requests[place].messages), lines)
+            assert_lines(sessions.shown(requests[place].messages), lines)
         for request in requests:
-            assert_accepted(request.messages)
+            sessions.assert_accepted(request.messages)
 
     async def assert_again_from_the_log(self) -> None:
         """Check that a runtime which has done nothing itself shows the same, and asks no model for it."""
         history, events = await self.session.history(), [item async for item in self.session.events()]
         await self.close()
         asked = len(self.requests)
-        async with AgentRuntime(self.runtime.agent, log=self.log, auto_resume=False) as runtime:
+        async with refold.AgentRuntime(self.runtime.agent, log=self.log, auto_resume=False) as runtime:
             session = await runtime.session("s")
             assert await session.history() == history
             assert [item async for item in session.events()] == events
@@ -435,5 +413,5 @@ async def _crashed_after(commits: int, case: Case) -> bool:
         await doing
     store.mend()
     await play.close()
-    await assert_sound(log)
+    await sessions.assert_sound(log)
     return crashed

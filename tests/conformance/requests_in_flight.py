@@ -10,23 +10,7 @@ from typing import Any
 
 import msgspec
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    EpisodicStore,
-    HookContext,
-    Middleware,
-    ModelRequest,
-    RecordedEvent,
-    ScriptedProvider,
-    Summarising,
-    TokenWindow,
-    WorkingMemory,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.events.session.events import ModelRequested, RequestBuilt
 from refold.providers.recorded import json_of
 from refold.providers.scripted import ScriptItem
@@ -37,27 +21,27 @@ SUMMARISED = 180
 INPUT = "Is the tea in Lisbon green?"
 
 
-@tool(tier="observe", effect="pure")
+@refold.tool(tier="observe", effect="pure")
 async def look(what: str) -> str:
     """Look."""
     return f"{what} seen, and {'much ' * 40}besides"
 
 
-class Adding(Middleware):
+class Adding(refold.Middleware):
     """Says more than a payload's least size behind the prompt, and who is asked."""
 
-    def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+    def on_pre_llm(self, context: refold.HookContext, request: refold.ModelRequest) -> refold.ModelRequest:
         return msgspec.structs.replace(request, system_prompt=f"{context.turn} ä\U0001f375 " * 60, temperature=0.5)
 
 
-class Hanging(Middleware):
+class Hanging(refold.Middleware):
     """Is still at work on the request of a turn."""
 
     def __init__(self, turn: int = 2) -> None:
         self.turn = turn
         self.reached = asyncio.Event()
 
-    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> None:
+    async def on_pre_llm(self, context: refold.HookContext, request: refold.ModelRequest) -> None:
         if context.turn == self.turn:
             self.reached.set()
             await asyncio.get_running_loop().create_future()
@@ -65,7 +49,7 @@ class Hanging(Middleware):
 
 def remembering() -> dict[str, Any]:
     """Return memories that have something to say; filled again from the log they say no more."""
-    memory, working = EpisodicStore(), WorkingMemory(2)
+    memory, working = refold.EpisodicStore(), refold.WorkingMemory(2)
     memory.add_episode("agent", "Tea in Lisbon is green", importance=0.9)
     working.set("city", "Lisbon")
     return {"memory": memory, "working_memory": working}
@@ -75,10 +59,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "react": {"protocol": "react"},
     "middleware": {"middleware": [Adding()]},
-    "window": {"context": TokenWindow(60)},
+    "window": {"context": refold.TokenWindow(60)},
     "offer": {"offer": lambda session, spec: False},
     "recall": {},
-    "summary": {"context": Summarising(SUMMARISED)},
+    "summary": {"context": refold.Summarising(SUMMARISED)},
     "unbuilt": {},
 }
 """What changes the requests of each agent; `unbuilt` has a hook that is never done with one."""
@@ -87,19 +71,19 @@ SHAPES: dict[str, dict[str, Any]] = {
 def before(shape: str) -> list[ScriptItem]:
     """Return what is answered before the call that is in flight."""
     if shape == "react":
-        return [say('Thought: I look.\nAction: look\nAction Input: {"what": "tea"}')]
-    return [use("look", {"what": "tea"})] * (2 if shape == "summary" else 1)
+        return [refold.say('Thought: I look.\nAction: look\nAction Input: {"what": "tea"}')]
+    return [refold.use("look", {"what": "tea"})] * (2 if shape == "summary" else 1)
 
 
-def agent(shape: str, *script: ScriptItem) -> Agent:
+def agent(shape: str, *script: ScriptItem) -> refold.Agent:
     """Return an agent of a shape, which goes by a script."""
     parts = dict(SHAPES[shape])
-    config = AgentConfig(model="m", system_prompt="Serve.", protocol=parts.pop("protocol", "native"))
+    config = refold.AgentConfig(model="m", system_prompt="Serve.", protocol=parts.pop("protocol", "native"))
     if shape == "recall":
         parts |= remembering()
     if shape == "unbuilt":
         parts["middleware"] = [Hanging()]
-    return Agent(config=config, provider=ScriptedProvider(script), tools=[look], **parts)
+    return refold.Agent(config=config, provider=refold.ScriptedProvider(script), tools=[look], **parts)
 
 
 def builds(shape: str) -> bool:
@@ -113,27 +97,27 @@ async def until_in_flight(session: Any, shape: str, asked: asyncio.Event) -> Non
     calls = 0
     async with session.follow(after_version=0) as followed:
         async for item in followed:
-            event = item.event if isinstance(item, RecordedEvent) else None
+            event = item.event if isinstance(item, refold.RecordedEvent) else None
             calls += isinstance(event, ModelRequested)
             if calls > len(before(shape)) and isinstance(event, RequestBuilt if builds(shape) else ModelRequested):
                 return
 
 
-def note(log: str, request: ModelRequest) -> None:
+def note(log: str, request: refold.ModelRequest) -> None:
     Path(f"{log}.asked").write_bytes(msgspec.json.encode(json_of(request)))
 
 
 async def main(log: str, shape: str) -> None:
     asked = asyncio.Event()
 
-    async def hang(request: ModelRequest) -> str:
+    async def hang(request: refold.ModelRequest) -> str:
         note(log, request)
         asked.set()
         await asyncio.get_running_loop().create_future()
         return ""
 
     made = agent(shape, *before(shape), hang)
-    async with AgentRuntime(made, log=log) as runtime:
+    async with refold.AgentRuntime(made, log=log) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send(INPUT))
         if isinstance(hanging := next(iter(made.middleware), None), Hanging):

@@ -10,21 +10,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    CancellationToken,
-    Message,
-    ModelRequest,
-    PersistenceError,
-    ScriptedProvider,
-    Session,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    tool,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
 from refold.events.kinds.tool import TOOL_CODEC, ToolCallAbandoned
@@ -35,7 +21,7 @@ from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 
-CONFIG = AgentConfig(model="test-model")
+CONFIG = refold.AgentConfig(model="test-model")
 
 EVIDENCE = ("ToolResultLate", "ModelInterrupted")
 """Events that belong to no run."""
@@ -72,41 +58,43 @@ async def _of_one_configuration(log: EventStore) -> bool:
     return all(len(fingerprints) == 1 for fingerprints in found.values())
 
 
-_made: WeakKeyDictionary[EventStore, list[Agent]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[EventStore, list[refold.Agent]] = WeakKeyDictionary()
 """The agents that wrote each log; where it was one, it must decide the same again."""
 
 
-def runtime_of(log: EventStore, *script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
+def runtime_of(log: EventStore, *script: Any, tools: Any = (), **options: Any) -> refold.AgentRuntime:
     """Return a runtime of options of its own and of its agent; with `alike=False` it need not decide the same again."""
     config = options.pop("config", CONFIG)
-    provider = options.pop("provider", None) or ScriptedProvider(script)
+    provider = options.pop("provider", None) or refold.ScriptedProvider(script)
     alike = options.pop("alike", True)
-    runtime = AgentRuntime(config, provider=provider, tools=tools, log=log, **options)
+    runtime = refold.AgentRuntime(config, provider=provider, tools=tools, log=log, **options)
     if alike and runtime.agent not in _made.setdefault(log, []):
         _made[log].append(runtime.agent)
     return runtime
 
 
 @asynccontextmanager
-async def opened(log: EventStore, *script: Any, **options: Any) -> AsyncIterator[tuple[AgentRuntime, Session]]:
+async def opened(
+    log: EventStore, *script: Any, **options: Any
+) -> AsyncIterator[tuple[refold.AgentRuntime, refold.Session]]:
     """Open a runtime, and give it with its session "s"; see `runtime_of`."""
     async with runtime_of(log, *script, **options) as runtime:
         yield runtime, await runtime.session("s")
 
 
-def requests_of(runtime: AgentRuntime) -> list[ModelRequest]:
+def requests_of(runtime: refold.AgentRuntime) -> list[refold.ModelRequest]:
     """Return what a runtime's scripted model was asked."""
     provider = runtime.agent.provider
-    assert isinstance(provider, ScriptedProvider)
+    assert isinstance(provider, refold.ScriptedProvider)
     return provider.requests
 
 
-async def crash(runtime: AgentRuntime, store: FailingStore, clock: ManualClock | None = None) -> None:
+async def crash(runtime: refold.AgentRuntime, store: FailingStore, clock: ManualClock | None = None) -> None:
     """End a runtime as a crash does: nothing more of it reaches its log, not even that it ended.
 
     Its option `close_grace_s` should be 0.
     """
-    store.fail_appends(lambda: PersistenceError("the machine is off"))
+    store.fail_appends(lambda: refold.PersistenceError("the machine is off"))
     closing = asyncio.create_task(runtime.close())
     while not closing.done():
         await (clock.advance(0) if clock is not None else asyncio.wait([closing]))
@@ -125,7 +113,7 @@ class HeldAnswer:
         self.asked = asyncio.Event()
         self.gate = asyncio.Event()
 
-    async def __call__(self, request: ModelRequest) -> Any:
+    async def __call__(self, request: refold.ModelRequest) -> Any:
         self.asked.set()
         await self.gate.wait()
         if isinstance(self.answer, BaseException):
@@ -141,21 +129,21 @@ class Parked:
         self.gate = asyncio.Event()
         self._wake = asyncio.Event()
 
-        @tool(tier="observe")
+        @refold.tool(tier="observe")
         async def park(name: str) -> str:
             """Wait."""
             self._begin(name)
             await self.gate.wait()
             return f"{name} returned"
 
-        @tool(tier="act")
+        @refold.tool(tier="act")
         async def act(name: str) -> str:
             """Wait, alone."""
             self._begin(name)
             await self.gate.wait()
             return f"{name} returned"
 
-        @tool(tier="observe")
+        @refold.tool(tier="observe")
         async def ignore(name: str) -> str:
             """Wait, whatever anybody says."""
             self._begin(name)
@@ -166,7 +154,7 @@ class Parked:
                     continue
             return f"{name} returned"
 
-        @tool(tier="act", effect="pure")
+        @refold.tool(tier="act", effect="pure")
         async def repeat(name: str) -> str:
             """Wait, alone; may be run again."""
             self._begin(name)
@@ -192,7 +180,7 @@ class Parked:
 class Seen:
     """Waits for events of a session; also for those that came before anybody waited."""
 
-    def __init__(self, runtime: AgentRuntime, session: Session) -> None:
+    def __init__(self, runtime: refold.AgentRuntime, session: refold.Session) -> None:
         self.recorded: list[Any] = []
         self.session = session
         self._wake = asyncio.Event()
@@ -210,17 +198,20 @@ class Seen:
         return found
 
 
-async def results_of(session: Session) -> list[ToolResultBlock]:
+async def results_of(session: refold.Session) -> list[refold.ToolResultBlock]:
     return [
-        block for message in await session.history() for block in message.content if isinstance(block, ToolResultBlock)
+        block
+        for message in await session.history()
+        for block in message.content
+        if isinstance(block, refold.ToolResultBlock)
     ]
 
 
-async def types_of(session: Session) -> list[str]:
+async def types_of(session: refold.Session) -> list[str]:
     return [type(recorded.event).__name__ async for recorded in session.events()]
 
 
-async def events_of(session: Session, kind: type) -> list[Any]:
+async def events_of(session: refold.Session, kind: type) -> list[Any]:
     return [recorded.event async for recorded in session.events() if isinstance(recorded.event, kind)]
 
 
@@ -229,24 +220,24 @@ async def abandoned_in(log: EventStore, name: str) -> int:
     return sum(isinstance(event, ToolCallAbandoned) for event in events)
 
 
-def shown(messages: Sequence[Message]) -> list[str]:
+def shown(messages: Sequence[refold.Message]) -> list[str]:
     """Return a conversation as short lines, one for each block."""
     lines: list[str] = []
     for message in messages:
         for block in message.content:
             match block:
-                case TextBlock(text=text):
+                case refold.TextBlock(text=text):
                     lines.append(f"{message.role}: {text}")
-                case ToolUseBlock(name=name):
+                case refold.ToolUseBlock(name=name):
                     lines.append(f"use {name}")
-                case ToolResultBlock():
+                case refold.ToolResultBlock():
                     lines.append(f"result: {block.text}")
                 case _:
                     lines.append(type(block).__name__)
     return lines
 
 
-def assert_accepted(messages: Sequence[Message]) -> None:
+def assert_accepted(messages: Sequence[refold.Message]) -> None:
     """Check that every provider would take a request with these messages."""
     rules = HistoryRules()
     assert [finding for message in messages for finding in rules.add(message)] == []
@@ -256,15 +247,15 @@ def assert_accepted(messages: Sequence[Message]) -> None:
 # Ways to cancel
 
 
-async def _by_session(session: Session, ready: Callable[[], Any]) -> Any:
+async def _by_session(session: refold.Session, ready: Callable[[], Any]) -> Any:
     sending = asyncio.create_task(session.send("go"))
     await ready()
     await session.cancel()
     return (await sending).outcome
 
 
-async def _by_token(session: Session, ready: Callable[[], Any]) -> Any:
-    token = CancellationToken()
+async def _by_token(session: refold.Session, ready: Callable[[], Any]) -> Any:
+    token = refold.CancellationToken()
     sending = asyncio.create_task(session.send("go", cancel=token))
     await ready()
     token.cancel()
@@ -272,8 +263,8 @@ async def _by_token(session: Session, ready: Callable[[], Any]) -> Any:
     return (await sending).outcome
 
 
-async def _by_token_from_a_thread(session: Session, ready: Callable[[], Any]) -> Any:
-    token = CancellationToken()
+async def _by_token_from_a_thread(session: refold.Session, ready: Callable[[], Any]) -> Any:
+    token = refold.CancellationToken()
     sending = asyncio.create_task(session.send("go", cancel=token))
     await ready()
 
@@ -288,7 +279,7 @@ async def _by_token_from_a_thread(session: Session, ready: Callable[[], Any]) ->
     return outcome
 
 
-async def _by_task(session: Session, ready: Callable[[], Any]) -> Any:
+async def _by_task(session: refold.Session, ready: Callable[[], Any]) -> Any:
     sending = asyncio.create_task(session.send("go"))
     await ready()
     sending.cancel()
@@ -299,7 +290,7 @@ async def _by_task(session: Session, ready: Callable[[], Any]) -> Any:
     return None
 
 
-async def _by_timeout(session: Session, ready: Callable[[], Any]) -> Any:
+async def _by_timeout(session: refold.Session, ready: Callable[[], Any]) -> Any:
     limits: list[asyncio.Timeout] = []
 
     async def limited() -> None:
@@ -315,7 +306,7 @@ async def _by_timeout(session: Session, ready: Callable[[], Any]) -> Any:
     return None
 
 
-async def _by_sibling(session: Session, ready: Callable[[], Any]) -> Any:
+async def _by_sibling(session: refold.Session, ready: Callable[[], Any]) -> Any:
     async def fail() -> None:
         await ready()
         raise ValueError("of a sibling")
@@ -330,7 +321,7 @@ async def _by_sibling(session: Session, ready: Callable[[], Any]) -> Any:
     return None
 
 
-WAYS_TO_CANCEL: dict[str, Callable[[Session, Callable[[], Any]], Any]] = {
+WAYS_TO_CANCEL: dict[str, Callable[[refold.Session, Callable[[], Any]], Any]] = {
     "session.cancel": _by_session,
     "token": _by_token,
     "token from a thread": _by_token_from_a_thread,

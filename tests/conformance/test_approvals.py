@@ -13,23 +13,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    ActorStopped,
-    Agent,
-    AgentConfig,
-    Allow,
-    Ask,
-    Cancelled,
-    CommandRejected,
-    Completed,
-    ConfigError,
-    Deny,
-    ScriptedProvider,
-    ToolApprovalRequested,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ActorRef, ManualClock
 from refold.actors.agent.approval import StartApproval
 from refold.actors.effects import CancelEffect
@@ -64,18 +48,18 @@ from tests.conformance.steps import (
     until,
 )
 
-PAY = use("pay", {"amount": 1})
+PAY = refold.use("pay", {"amount": 1})
 GONE = "does not wait for approval"
 
 
 def pays(*amounts: int) -> list[Any]:
-    return [use("pay", {"amount": amount}) for amount in amounts]
+    return [refold.use("pay", {"amount": amount}) for amount in amounts]
 
 
 async def expiries(play: Play) -> list[float]:
     """Return in how many seconds each call is denied, from the beginning of the case."""
     begun = BEGINNING.timestamp()
-    return [event.expires_at / 1e6 - begun for event in await play.events(ToolApprovalRequested)]
+    return [event.expires_at / 1e6 - begun for event in await play.events(refold.ToolApprovalRequested)]
 
 
 def waits_60_s(play: Play) -> bool:
@@ -109,13 +93,13 @@ def by_the_session(thread: bool) -> Callable[[Play], dict[str, Any]]:
     """A handler that decides by the session itself, and then says something else."""
 
     def options(play: Play) -> dict[str, Any]:
-        async def handler(session: str, request: ToolApprovalRequested) -> Any:
+        async def handler(session: str, request: refold.ToolApprovalRequested) -> Any:
             await (await play.runtime.session(session)).decide(request.call, allow=True, key="from the handler")
-            return Deny("too late, by itself")
+            return refold.Deny("too late, by itself")
 
         loop = asyncio.get_running_loop()
 
-        def in_thread(session: str, request: ToolApprovalRequested) -> Any:
+        def in_thread(session: str, request: refold.ToolApprovalRequested) -> Any:
             return asyncio.run_coroutine_threadsafe(handler(session, request), loop).result(30)
 
         return {"approval": in_thread if thread else handler}
@@ -124,9 +108,9 @@ def by_the_session(thread: bool) -> Callable[[Play], dict[str, Any]]:
 
 
 def cancelling(play: Play) -> dict[str, Any]:
-    async def handler(session: str, request: ToolApprovalRequested) -> Any:
+    async def handler(session: str, request: refold.ToolApprovalRequested) -> Any:
         await (await play.runtime.session(session)).cancel(reason="the desk is closed")
-        return Allow()
+        return refold.Allow()
 
     return {"approval": handler}
 
@@ -140,19 +124,19 @@ async def decide_twice(play: Play) -> None:
         return_exceptions=True,
     )
     assert outcomes[0] is None
-    assert isinstance(outcomes[1], CommandRejected)
+    assert isinstance(outcomes[1], refold.CommandRejected)
     assert "call_6_0 does not wait for approval; it was decided" in str(outcomes[1])
 
 
 async def decide_before_the_desk(play: Play) -> None:
     deciding = asyncio.create_task(play.session.decide("call_6_0", allow=False, reason="by hand"))
     await asyncio.sleep(0)
-    desk_of(play).answers[0].set_result(Allow())
+    desk_of(play).answers[0].set_result(refold.Allow())
     await deciding
 
 
-def raising(error: BaseException) -> Callable[[str, ToolApprovalRequested], Any]:
-    def handler(session: str, request: ToolApprovalRequested) -> Any:
+def raising(error: BaseException) -> Callable[[str, refold.ToolApprovalRequested], Any]:
+    def handler(session: str, request: refold.ToolApprovalRequested) -> Any:
         raise error
 
     return handler
@@ -166,9 +150,9 @@ ERRORS = (
 FAILING: dict[str, Callable[..., Any]] = {
     "gives nothing": lambda session, request: None,
     "gives no decision": lambda session, request: True,
-    "gives an answer for policies": lambda session, request: Ask("what now?"),
-    "gives a class": lambda session, request: Allow,
-    "takes too little": lambda session: Allow(),
+    "gives an answer for policies": lambda session, request: refold.Ask("what now?"),
+    "gives a class": lambda session, request: refold.Allow,
+    "takes too little": lambda session: refold.Allow(),
     **{f"raises {type(error).__name__}": raising(error) for error in ERRORS},
 }
 
@@ -177,11 +161,11 @@ def failing(handler: Callable[..., Any], thread: bool) -> Callable[[Play], dict[
     def options(play: Play) -> dict[str, Any]:
         loop, asked = asyncio.get_running_loop(), partial(play.kept.setdefault, "asked", True)
 
-        async def on_the_loop(session: str, request: ToolApprovalRequested) -> Any:
+        async def on_the_loop(session: str, request: refold.ToolApprovalRequested) -> Any:
             asked()
             return handler(session, request)
 
-        def in_thread(session: str, request: ToolApprovalRequested) -> Any:
+        def in_thread(session: str, request: refold.ToolApprovalRequested) -> Any:
             loop.call_soon_threadsafe(asked)
             return handler(session, request)
 
@@ -200,7 +184,7 @@ async def handler_has_failed(play: Play) -> None:
 DECISIONS = {
     **{
         f"a handler that {what} leaves the call waiting, {'in a thread' if thread else 'on the loop'}": Case(
-            [PAY, say("done"), say("other")],
+            [PAY, refold.say("done"), refold.say("other")],
             [
                 [begin(), does(handler_has_failed), awaited("call_6_0"), check(lambda play: play.bench.done, [])],
                 [decide(True), ends("done"), send("hi", "other")],
@@ -212,13 +196,13 @@ DECISIONS = {
         for thread in (False, True)
     },
     "of two who decide at once one wins and the other is told": Case(
-        [PAY, say("done")],
+        [PAY, refold.say("done")],
         [begin(), approval_asked(), does(decide_twice), ends("done"), refused(GONE, decide(True, call=0))],
         count={"ToolApprovalDecided": 1},
         done=["paid 1"],
     ),
     "a decision beats the handler, whose answer then does not count": Case(
-        [PAY, say("done")],
+        [PAY, refold.say("done")],
         [begin(), does(lambda play: desk_of(play).requests()), does(decide_before_the_desk), ends("done")],
         options=at_desk,
         results=["by hand"],
@@ -226,9 +210,11 @@ DECISIONS = {
         done=[],
     ),
     "an async handler allows and denies with a reason that the model sees": Case(
-        [pays(1, 2), say("done")],
+        [pays(1, 2), refold.say("done")],
         [send("go", "done"), recorded(ToolApprovalDecided, "allowed always", (True, False), (False, False))],
-        options=handled(lambda s, call: Allow() if call.input == {"amount": 1} else Deny(f"{s} may not pay 2")),
+        options=handled(
+            lambda s, call: refold.Allow() if call.input == {"amount": 1} else refold.Deny(f"{s} may not pay 2")
+        ),
         results=["paid 1", "s may not pay 2"],
         kinds=[None, "denied"],
         requests={1: ["...", "result: paid 1", "result: s may not pay 2"]},
@@ -236,7 +222,7 @@ DECISIONS = {
     ),
     **{
         f"a handler may decide by the session itself, {'from a thread' if thread else 'on the loop'}": Case(
-            [PAY, say("done")],
+            [PAY, refold.say("done")],
             [send("go", "done"), recorded(ToolApprovalDecided, "key", "from the handler")],
             options=by_the_session(thread),
             done=["paid 1"],
@@ -244,15 +230,15 @@ DECISIONS = {
         for thread in (False, True)
     },
     "a handler may cancel the run": Case(
-        [PAY, say("after")],
-        [send("go", Cancelled()), send("more", "after")],
+        [PAY, refold.say("after")],
+        [send("go", refold.Cancelled()), send("more", "after")],
         options=cancelling,
         results=[CANCELLED_TEXT],
         done=[],
     ),
     **{
         f"A22: a call runs exactly if it is allowed, {allow}, and a key makes the decision one over restarts": Case(
-            [PAY, say("done")],
+            [PAY, refold.say("done")],
             [
                 [begin(), approval_asked(), check(lambda play: play.bench.done, [])],
                 [decide(allow, key="click-1", reason="no"), decide(allow, call=0, key="click-1", reason="no")],
@@ -276,11 +262,11 @@ DECISIONS = {
         [PAY],
         [
             [begin(), approval_asked(), refused("only an allowance can hold for always", decide(False, always=True))],
-            [awaited("call_6_0"), cancel(), ends(Cancelled())],
+            [awaited("call_6_0"), cancel(), ends(refold.Cancelled())],
         ],
     ),
     "a handler that left the call to others is asked no second time in one runtime": Case(
-        [pays(1, 2), say("done")],
+        [pays(1, 2), refold.say("done")],
         [
             [begin(), approval_asked(2), decide(True), decide(True), ends("done")],
             check(lambda play: play.kept["handled"], ["call_6_0", "call_6_1"]),
@@ -289,7 +275,7 @@ DECISIONS = {
         done=["paid 1", "paid 2"],
     ),
     "observing calls run beside each other behind the decision, and those before it do not wait": Case(
-        [[use("look", {"at": "1"}), PAY, use("look", {"at": "2"})], say("done")],
+        [[refold.use("look", {"at": "1"}), PAY, refold.use("look", {"at": "2"})], refold.say("done")],
         [
             [begin(), approval_asked(), until("ToolCallCompleted"), check(lambda play: play.bench.done, ["saw 1"])],
             [decide(True), ends("done")],
@@ -297,7 +283,7 @@ DECISIONS = {
         done=["saw 1", "paid 1", "saw 2"],
     ),
     "changing what approvals returns changes nothing": Case(
-        [PAY, say("done")],
+        [PAY, refold.say("done")],
         [begin(), approval_asked(), does(change_approval), decide(True), ends("done")],
         done=["paid 1"],
     ),
@@ -310,23 +296,25 @@ ASKED = ("delete: tmp", {"path": "tmp/a"}), ("delete: home", {"path": "home/c"})
 
 ALWAYS = {
     "allowed always holds for every later call of the tool, also after a restart and a clear": Case(
-        [PAY, *pays(2), say("done"), *pays(3), say("more"), *pays(4), say("done")],
+        [PAY, *pays(2), refold.say("done"), *pays(3), refold.say("more"), *pays(4), refold.say("done")],
         [
             [send("go", "done"), send("again", "more"), restart(), clear(), send("and again", "done")],
             check(lambda play: play.kept["handled"], ["call_6_0"]),
         ],
-        options=handled(lambda _, call: Allow(always=True)),
+        options=handled(lambda _, call: refold.Allow(always=True)),
         count={"ToolApprovalRequested": 1},
         done=["paid 1", "paid 2", "paid 3", "paid 4"],
     ),
     "an action says what is allowed always": Case(
-        [*(use("delete", {"path": path}) for path in ("tmp/a", "tmp/b", "home/c", "tmp/d")), say("done")],
-        [send("go", "done"), recorded(ToolApprovalRequested, "action input", *ASKED)],
-        options=handled(lambda _, call: Allow(always=True) if call.action == "delete: tmp" else Deny("not there")),
+        [*(refold.use("delete", {"path": path}) for path in ("tmp/a", "tmp/b", "home/c", "tmp/d")), refold.say("done")],
+        [send("go", "done"), recorded(refold.ToolApprovalRequested, "action input", *ASKED)],
+        options=handled(
+            lambda _, call: refold.Allow(always=True) if call.action == "delete: tmp" else refold.Deny("not there")
+        ),
         done=["deleted tmp/a", "deleted tmp/b", "deleted tmp/d"],
     ),
     "two long actions that begin alike are not one": Case(
-        [[use("delete", {"path": "x" * 5_000 + end}) for end in "ab"], say("done")],
+        [[refold.use("delete", {"path": "x" * 5_000 + end}) for end in "ab"], refold.say("done")],
         [
             [begin(), approval_asked(2), decide(True, call=0, always=True), awaited("call_6_1")],
             [decide(False, call=1), ends("done")],
@@ -334,12 +322,12 @@ ALWAYS = {
         done=["deleted " + "x" * 5_000 + "a"],
     ),
     "allowed always lets the calls that wait beside it run too, and their handlers need not decide any more": Case(
-        [[PAY, use("delete", {"path": "home/c"}), *pays(2, 3)], say("done")],
+        [[PAY, refold.use("delete", {"path": "home/c"}), *pays(2, 3)], refold.say("done")],
         [
             [begin(), approval_asked(4), does(lambda play: desk_of(play).requests(4))],
             [decide(True, call=2, always=True), awaited("call_6_1")],
             check(lambda play: desk_of(play).answers[0].cancelled()),
-            [desk_says(1, Deny("not that")), ends("done")],
+            [desk_says(1, refold.Deny("not that")), ends("done")],
             recorded(ToolApprovalDecided, "allowed always", (True, True), *[(True, False)] * 2, (False, False)),
         ],
         options=at_desk,
@@ -347,17 +335,17 @@ ALWAYS = {
         done=["paid 1", "paid 2", "paid 3"],
     ),
     "a policy that denies wins over what was allowed always": Case(
-        [PAY, pays(2, 3), say("done")],
+        [PAY, pays(2, 3), refold.say("done")],
         [send("go", "done")],
         options=lambda play: {
-            "policy": lambda call: Deny("too much") if call.input["amount"] == 2 else None,
-            **handled(lambda _, call: Allow(always=True))(play),
+            "policy": lambda call: refold.Deny("too much") if call.input["amount"] == 2 else None,
+            **handled(lambda _, call: refold.Allow(always=True))(play),
         },
         results=["paid 1", "too much", "paid 3"],
         done=["paid 1", "paid 3"],
     ),
     "allowed always decides all that wait in one go": Case(
-        [pays(*range(CALLS_RUNNING_MAX + 30)), say("done")],
+        [pays(*range(CALLS_RUNNING_MAX + 30)), refold.say("done")],
         [
             [begin(), approval_asked(CALLS_RUNNING_MAX + 30)],
             [decide(True, call=CALLS_RUNNING_MAX + 29, always=True), ends("done")],
@@ -374,7 +362,7 @@ EXPIRES: dict[str, Any] = {"config": {"approval_expiry_s": 60}, "clock": True}
 
 
 def swallowing(play: Play) -> dict[str, Any]:
-    async def handler(session: str, request: ToolApprovalRequested) -> Any:
+    async def handler(session: str, request: refold.ToolApprovalRequested) -> Any:
         play.kept["asked"] = True
         play.changed.set()
         while "let go" not in play.kept:
@@ -382,14 +370,14 @@ def swallowing(play: Play) -> dict[str, Any]:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
                 continue
-        return Allow()
+        return refold.Allow()
 
     return {"approval": handler}
 
 
 ENDS = {
     "a call that is not decided in time is denied, and its handler is cancelled": Case(
-        [PAY, say("done")],
+        [PAY, refold.say("done")],
         [
             [begin(), does(lambda play: desk_of(play).requests()), check(expiries, [60.0])],
             [advance(59.9), awaited("call_6_0"), advance(0.2), ends("done"), refused(GONE, decide(True, call=0))],
@@ -402,7 +390,7 @@ ENDS = {
         done=[],
     ),
     "a decision in time leaves no timer behind": Case(
-        [PAY, say("done")],
+        [PAY, refold.say("done")],
         [
             [begin(), approval_asked(), advance(0), check(waits_60_s, True), decide(True), ends("done")],
             [check(waits_60_s, False), advance(120)],
@@ -413,7 +401,7 @@ ENDS = {
         done=["paid 1"],
     ),
     "of a decision and the end of time the first wins": Case(
-        [PAY, say("done")],
+        [PAY, refold.say("done")],
         [begin(), approval_asked(), does(begin_deciding), advance(61), ends("done")],
         **EXPIRES,
         results=["paid 1"],
@@ -421,7 +409,7 @@ ENDS = {
     ),
     **{
         f"time passes while no runtime is there, and no decision counts after it, resumed {auto_resume}": Case(
-            [PAY, say("done")],
+            [PAY, refold.say("done")],
             [
                 [begin("go", key="k"), approval_asked(), restart(after_s=3_600, auto_resume=auto_resume)],
                 [refused(GONE, decide(True, call=0)), send("go", "done", key="k")],
@@ -433,9 +421,9 @@ ENDS = {
         for auto_resume in (True, False)
     },
     "a run is cancelled while it waits, and its handler with it": Case(
-        [PAY, say("after")],
+        [PAY, refold.say("after")],
         [
-            [begin(), does(lambda play: desk_of(play).requests()), cancel(), ends(Cancelled())],
+            [begin(), does(lambda play: desk_of(play).requests()), cancel(), ends(refold.Cancelled())],
             [refused(GONE, decide(True, call=0)), awaited(), send("more", "after")],
             check(lambda play: desk_of(play).answers[0].cancelled()),
         ],
@@ -445,9 +433,9 @@ ENDS = {
         done=[],
     ),
     "a handler that swallows its cancellation holds up no run, though time stands still": Case(
-        [PAY, say("after")],
+        [PAY, refold.say("after")],
         [
-            [begin(), does(lambda play: play.until(partial(kept, play, "asked"))), cancel(), ends(Cancelled())],
+            [begin(), does(lambda play: play.until(partial(kept, play, "asked"))), cancel(), ends(refold.Cancelled())],
             [send("more", "after"), does(partial(keep, "let go"))],
         ],
         clock=True,
@@ -455,11 +443,11 @@ ENDS = {
         done=[],
     ),
     "after a restart each wait is put to the handler once more": Case(
-        [pays(1, 2), say("done")],
+        [pays(1, 2), refold.say("done")],
         [
             [begin("go", key="k"), does(lambda play: desk_of(play).requests(2))],
             [decide(False, call=0, reason="no"), restart()],
-            [desk_says(2, Allow()), send("go", "done", key="k")],
+            [desk_says(2, refold.Allow()), send("go", "done", key="k")],
             check(lambda play: [call.call for call in desk_of(play).asked], ["call_6_0", "call_6_1", "call_6_1"]),
         ],
         options=at_desk,
@@ -467,18 +455,18 @@ ENDS = {
         done=["paid 2"],
     ),
     "without auto_resume a wait is put to no handler until the session is resumed": Case(
-        [PAY, say("done")],
+        [PAY, refold.say("done")],
         [
             [begin("go", key="k"), does(lambda play: desk_of(play).requests()), restart(auto_resume=False)],
             [awaited("call_6_0"), check(lambda play: len(desk_of(play).asked), 1)],
-            [resume(), desk_says(1, Allow()), send("go", "done", key="k")],
+            [resume(), desk_says(1, refold.Allow()), send("go", "done", key="k")],
         ],
         options=at_desk,
         done=["paid 1"],
     ),
     **{
         f"a decision by hand after a restart lets the run go on, which asks once, resumed {auto_resume}": Case(
-            [PAY, say("done")],
+            [PAY, refold.say("done")],
             [
                 [begin("go", key="k"), approval_asked(), restart(auto_resume=auto_resume)],
                 [awaited("call_6_0"), decide(True), send("go", "done", key="k")],
@@ -495,12 +483,12 @@ ENDS = {
 
 
 def tools_that_note(play: Play) -> list[Any]:
-    @tool(tier="confirm", effect="pure")
+    @refold.tool(tier="confirm", effect="pure")
     async def order(items: list[dict[str, int]]) -> str:
         play.bench.done.append(items)
         return "ordered"
 
-    @tool(tier="confirm", effect="pure")
+    @refold.tool(tier="confirm", effect="pure")
     async def erase(path: str) -> str:
         play.bench.done.append(path)
         return "erased"
@@ -512,7 +500,7 @@ def scribbling(play: Play) -> dict[str, Any]:
     def scribble(call: Any) -> Any:
         call.input["items"][0]["bread"] = 1_000
         call.input["more"] = True
-        return Allow()
+        return refold.Allow()
 
     return {"policy": lambda call: call.input["items"].append({"caviar": 5}), **handled(lambda _, c: scribble(c))(play)}
 
@@ -521,8 +509,8 @@ REASONS: list[Any] = ["no " * 1_000_000, "\ud83d is no text", 17, None, ""]
 
 STRANGE = {
     "what is shown is what executes": Case(
-        [use("order", {"items": [{"bread": 1}]}), say("done")],
-        [send("go", "done"), recorded(ToolApprovalRequested, "input", {"items": [{"bread": 1}]})],
+        [refold.use("order", {"items": [{"bread": 1}]}), refold.say("done")],
+        [send("go", "done"), recorded(refold.ToolApprovalRequested, "input", {"items": [{"bread": 1}]})],
         tools=tools_that_note,
         options=scribbling,
         done=[[{"bread": 1}]],
@@ -530,10 +518,10 @@ STRANGE = {
     ),
     **{
         f"large and strange inputs are shown and executed alike, {name}": Case(
-            [use("erase", {"path": path}), say("done")],
-            [send("go", "done"), recorded(ToolApprovalRequested, "input", {"path": cleaned})],
+            [refold.use("erase", {"path": path}), refold.say("done")],
+            [send("go", "done"), recorded(refold.ToolApprovalRequested, "input", {"path": cleaned})],
             tools=tools_that_note,
-            options=handled(lambda _, call: Allow()),
+            options=handled(lambda _, call: refold.Allow()),
             done=[cleaned],
         )
         for name, path, cleaned in (
@@ -545,9 +533,9 @@ STRANGE = {
         )
     },
     "reasons of any size and kind reach the model, and the handler is asked once about each": Case(
-        [*[PAY] * len(REASONS), say("done")],
+        [*[PAY] * len(REASONS), refold.say("done")],
         [send("go", "done"), check(lambda play: len(play.kept["handled"]), len(REASONS))],
-        options=lambda play: handled(lambda _, call: Deny(REASONS[len(play.kept["handled"]) - 1]))(play),
+        options=lambda play: handled(lambda _, call: refold.Deny(REASONS[len(play.kept["handled"]) - 1]))(play),
         results=[
             *[("no " * 10_000)[:10_000], "\ufffd is no text", "17"],
             *["Denied: the call was not run."] * 2,
@@ -564,7 +552,7 @@ async def asked_again(play: Play) -> list[tuple[str, str]]:
 
 
 def signs(*names: str) -> list[Any]:
-    return [use("sign", {"name": name}) for name in names]
+    return [refold.use("sign", {"name": name}) for name in names]
 
 
 LOST = [crash_and_restart(), check(asked_again, [("call_6_0", CRASHED_TEXT)])]
@@ -572,7 +560,7 @@ LOST = [crash_and_restart(), check(asked_again, [("call_6_0", CRASHED_TEXT)])]
 CRASHES = {
     **{
         f"B20, case A14: after {times} crashes in its body the person is asked again and told why, {allow}": Case(
-            [signs("a"), say("done")],
+            [signs("a"), refold.say("done")],
             [
                 [begin("go", key="k"), [[decide(True, key=f"yes {n}"), ran(n), LOST] for n in range(1, times + 1)]],
                 [decide(True, call=0, key="yes 1"), awaited("call_6_0")],  # An old answer is no new one.
@@ -587,7 +575,7 @@ CRASHES = {
     },
     **{
         f"what was allowed always is asked again for the call that was lost and no other, always {always}": Case(
-            [signs("a", "b"), say("done")],
+            [signs("a", "b"), refold.say("done")],
             [
                 [begin("go", key="k"), approval_asked(2), decide(True, call=0, always=True), begun(1)],
                 [crash_and_restart(), approval_asked(3), awaited("call_6_0"), decide(True, call=0, always=always)],
@@ -598,7 +586,7 @@ CRASHES = {
         for always in (True, False)
     },
     "another call that is allowed always does not let the lost one run again": Case(
-        [signs("a", "b"), say("done")],
+        [signs("a", "b"), refold.say("done")],
         [
             [begin("go", key="k"), approval_asked(2), decide(True, call=0), begun(1), crash_and_restart()],
             [
@@ -613,7 +601,7 @@ CRASHES = {
         kinds=["crashed", None],
     ),
     "case A14: a call that waits for a person is there once after every crash": Case(
-        [PAY, say("done")],
+        [PAY, refold.say("done")],
         [
             [begin("go", key="k"), approval_asked(), *[crash_and_restart(), awaited("call_6_0")] * 3],
             *[[decide(True, call=0, key="yes"), send("go", "done", key="k")]] * 2,
@@ -650,22 +638,22 @@ async def test_a_plain_handler_runs_in_a_thread_with_the_context_of_its_runtime_
     word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
     found: list[Any] = []
 
-    def handler(session: str, request: ToolApprovalRequested) -> Any:
+    def handler(session: str, request: refold.ToolApprovalRequested) -> Any:
         found.extend([threading.current_thread(), word.get()])
         loop.call_soon_threadsafe(blocked.set)
         assert go_on.wait(30)
-        return Allow()
+        return refold.Allow()
 
     bench = Bench()
     word.set("given")
-    async with runtime_of(log, PAY, say("done"), tools=bench.tools, approval=handler) as runtime:
+    async with runtime_of(log, PAY, refold.say("done"), tools=bench.tools, approval=handler) as runtime:
         session = await runtime.session("alice")
         sending = asyncio.create_task(session.send("go"))
         await blocked.wait()  # The loop goes on while the handler thinks.
         [request] = await session.approvals()
         assert (request.call, request.tool, request.input) == ("call_6_0", "pay", {"amount": 1})
         go_on.set()
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
     assert bench.done == ["paid 1"]
     assert found[0] != threading.current_thread()
     assert found[1] == "given"
@@ -677,22 +665,22 @@ async def test_a_call_decided_elsewhere_starts_at_once_and_leaves_a_blocking_han
     blocked, go_on, over = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def handler(session: str, request: ToolApprovalRequested) -> Any:
+    def handler(session: str, request: refold.ToolApprovalRequested) -> Any:
         loop.call_soon_threadsafe(blocked.set)
         if request.input["amount"] == 2:
-            return Allow()
+            return refold.Allow()
         go_on.wait(60)
         over.set()
-        return Deny("far too late")
+        return refold.Deny("far too late")
 
     bench = Bench()
-    script = [*pays(1, 2), say("done")]
+    script = [*pays(1, 2), refold.say("done")]
     async with runtime_of(log, *script, tools=bench.tools, approval=handler, tool_threads=1) as runtime:
         session = await runtime.session("alice")
         sending = asyncio.create_task(session.send("go"))
         await blocked.wait()
         await session.decide("call_6_0", allow=True)
-        assert (await sending).outcome == Completed()  # With the thread still blocked, and another in its place.
+        assert (await sending).outcome == refold.Completed()  # With the thread still blocked, and another in its place.
         assert not over.is_set()
     assert bench.done == ["paid 1", "paid 2"]
     still = [record.getMessage() for record in caplog.records if "still thinks" in record.getMessage()]
@@ -703,22 +691,22 @@ async def test_a_call_decided_elsewhere_starts_at_once_and_leaves_a_blocking_han
 
 async def test_a_handler_may_be_any_kind_of_function(log: Any) -> None:
     class Office:
-        async def __call__(self, session: str, request: ToolApprovalRequested) -> Any:
-            return Deny("object")
+        async def __call__(self, session: str, request: refold.ToolApprovalRequested) -> Any:
+            return refold.Deny("object")
 
-        async def method(self, session: str, request: ToolApprovalRequested) -> Any:
-            return Deny("method")
+        async def method(self, session: str, request: refold.ToolApprovalRequested) -> Any:
+            return refold.Deny("method")
 
-        def plain(self, word: str, session: str, request: ToolApprovalRequested) -> Any:
-            return Deny(word)
+        def plain(self, word: str, session: str, request: refold.ToolApprovalRequested) -> Any:
+            return refold.Deny(word)
 
-        def returns_awaitable(self, session: str, request: ToolApprovalRequested) -> Any:
+        def returns_awaitable(self, session: str, request: refold.ToolApprovalRequested) -> Any:
             return self.method(session, request)
 
     office = Office()
     told: list[str] = []
     for handler in (office, office.method, partial(office.plain, "partial"), office.returns_awaitable):
-        async with runtime_of(log, PAY, say("done"), tools=Bench().tools, approval=handler) as runtime:
+        async with runtime_of(log, PAY, refold.say("done"), tools=Bench().tools, approval=handler) as runtime:
             session = await runtime.session()
             await session.send("go")
             told += [block.text for block in await results_of(session)]
@@ -726,8 +714,8 @@ async def test_a_handler_may_be_any_kind_of_function(log: Any) -> None:
 
 
 async def test_what_is_no_function_is_refused_as_handler() -> None:
-    with pytest.raises(ConfigError, match=r"Agent\.approval must be a function, not str"):
-        Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), approval="yes")  # type: ignore[arg-type]
+    with pytest.raises(refold.ConfigError, match=r"Agent\.approval must be a function, not str"):
+        refold.Agent(config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), approval="yes")  # type: ignore[arg-type]
 
 
 async def test_a_call_that_a_handler_is_told_of_twice_is_asked_about_once(
@@ -740,10 +728,10 @@ async def test_a_call_that_a_handler_is_told_of_twice_is_asked_about_once(
             tell(ref, message)
 
     monkeypatch.setattr(ActorRef, "tell", twice)
-    async with runtime_of(memory, PAY, say("done"), tools=Bench().tools, approval=desk) as runtime:
+    async with runtime_of(memory, PAY, refold.say("done"), tools=Bench().tools, approval=desk) as runtime:
         sending = asyncio.create_task((await runtime.session("s")).send("go"))
         await desk.requests()
-        desk.answers[0].set_result(Allow())
+        desk.answers[0].set_result(refold.Allow())
         assert (await sending).text == "done"
     assert len(desk.asked) == 1
 
@@ -763,14 +751,14 @@ async def test_a_wait_that_is_cancelled_ends_while_time_stands_still(memory: Any
 async def test_where_the_actor_of_handlers_fails_its_calls_are_asked_about_anew(memory: Any) -> None:
     desk, clock, unhashable = Desk(), ManualClock(), list[Any]()
     options: dict[str, Any] = {"tools": Bench().tools, "approval": desk, "clock": clock}
-    async with runtime_of(memory, PAY, say("done"), **options) as runtime:
+    async with runtime_of(memory, PAY, refold.say("done"), **options) as runtime:
         sending = asyncio.create_task((await runtime.session("s")).send("go"))
         await desk.requests()
         runtime.system.ref("approval/agent").tell(CancelEffect("session/s", unhashable))  # type: ignore[arg-type]
         await clock.advance(1)
         await desk.requests(2)
         assert desk.answers[0].cancelled()
-        desk.answers[1].set_result(Allow())
+        desk.answers[1].set_result(refold.Allow())
         assert (await sending).text == "done"
 
 
@@ -783,7 +771,7 @@ async def test_closing_waits_for_nobody_who_thinks_and_leaves_the_run_open(in_a_
     desk, bench, go_on = Desk(), Bench(), threading.Event()
     asked, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def blocking(session: str, request: ToolApprovalRequested) -> Any:
+    def blocking(session: str, request: refold.ToolApprovalRequested) -> Any:
         loop.call_soon_threadsafe(asked.set)
         go_on.wait(60)
 
@@ -793,7 +781,7 @@ async def test_closing_waits_for_nobody_who_thinks_and_leaves_the_run_open(in_a_
         session = await runtime.session("alice")
         sending = asyncio.create_task(session.send("go", key="k"))
         await (asked.wait() if in_a_thread else desk.requests())
-    with pytest.raises(ActorStopped):
+    with pytest.raises(refold.ActorStopped):
         await sending
     assert (await runtime_facts(memory))[-1] == RuntimeClosed(open_runs=1, at=clock.now_us())
     go_on.set()
@@ -802,7 +790,7 @@ async def test_closing_waits_for_nobody_who_thinks_and_leaves_the_run_open(in_a_
 
 async def test_more_calls_wait_at_once_than_are_put_to_the_handler_beside_each_other(memory: Any) -> None:
     desk, bench, count = Desk(), Bench(), CALLS_RUNNING_MAX + 30
-    async with runtime_of(memory, pays(*range(count)), say("done"), tools=bench.tools, approval=desk) as runtime:
+    async with runtime_of(memory, pays(*range(count)), refold.say("done"), tools=bench.tools, approval=desk) as runtime:
         session = await runtime.session("alice")
         sending = asyncio.create_task(session.send("go"))
         await desk.requests(CALLS_RUNNING_MAX)
@@ -810,7 +798,7 @@ async def test_more_calls_wait_at_once_than_are_put_to_the_handler_beside_each_o
         assert len(desk.asked) == CALLS_RUNNING_MAX
         for decided in range(count):
             await desk.requests(decided + 1)
-            desk.answers[decided].set_result(Allow() if decided % 2 else Deny("odd"))
-        assert (await sending).outcome == Completed()
+            desk.answers[decided].set_result(refold.Allow() if decided % 2 else refold.Deny("odd"))
+        assert (await sending).outcome == refold.Completed()
     assert [request.input["amount"] for request in await desk.requests(count)] == list(range(count))
     assert bench.done == [f"paid {n}" for n in range(1, count, 2)]

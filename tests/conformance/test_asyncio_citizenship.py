@@ -14,22 +14,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    CommandRejected,
-    Failed,
-    ModelRequest,
-    RunResult,
-    ScriptedProvider,
-    Session,
-    ToolResultBlock,
-    ToolUseBlock,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.session.events import RunCancelled
 from refold.inspection.check import check_log
@@ -52,23 +37,23 @@ async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
     loop.set_exception_handler(None)
 
 
-@tool(tier="observe")
+@refold.tool(tier="observe")
 async def look(name: str) -> str:
     await asyncio.sleep(0)
     return f"saw {name}"
 
 
-@tool(tier="act")
+@refold.tool(tier="act")
 async def act(name: str) -> str:
     return f"did {name}"
 
 
-@tool(tier="act")
+@refold.tool(tier="act")
 def block(name: str) -> str:
     return f"made {name}"
 
 
-@tool(tier="confirm")
+@refold.tool(tier="confirm")
 async def pay(name: str) -> str:
     return f"paid {name}"
 
@@ -76,40 +61,40 @@ async def pay(name: str) -> str:
 TOOLS = (look, act, block, pay)
 
 
-def whole_run(request: ModelRequest) -> Any:
+def whole_run(request: refold.ModelRequest) -> Any:
     """Answer so that a run passes through everything that a run can be doing, and then says "done"."""
     since = list(request.messages)
     while any(message.role == "user" and message.text for message in since[1:]):
         since = since[1:]
     answers: Sequence[Any] = (
-        [use("look", {"name": "a"}), use("look", {"name": "b"})],
-        [use("act", {"name": "c"}), use("act", {"name": "d"})],
-        [use("block", {"name": "e"}), use("pay", {"name": "f"})],
+        [refold.use("look", {"name": "a"}), refold.use("look", {"name": "b"})],
+        [refold.use("act", {"name": "c"}), refold.use("act", {"name": "d"})],
+        [refold.use("block", {"name": "e"}), refold.use("pay", {"name": "f"})],
         "done",
     )
     return "after" if since[0].text == "more" else answers[len(since) // 2]
 
 
-class Answering(ScriptedProvider):
+class Answering(refold.ScriptedProvider):
     """Answers every request by a function of it."""
 
-    def __init__(self, answer: Callable[[ModelRequest], Any] = whole_run) -> None:
+    def __init__(self, answer: Callable[[refold.ModelRequest], Any] = whole_run) -> None:
         super().__init__([answer] * 5_000)
 
 
-def runtime_of(log: Any, provider: Any = None, tools: Any = TOOLS, **options: Any) -> AgentRuntime:
-    config = options.pop("config", AgentConfig(model="m"))
-    return AgentRuntime(config, provider=provider or Answering(), tools=tools, log=log, **options)
+def runtime_of(log: Any, provider: Any = None, tools: Any = TOOLS, **options: Any) -> refold.AgentRuntime:
+    config = options.pop("config", refold.AgentConfig(model="m"))
+    return refold.AgentRuntime(config, provider=provider or Answering(), tools=tools, log=log, **options)
 
 
-def allow_payments(runtime: AgentRuntime, group: asyncio.TaskGroup) -> None:
+def allow_payments(runtime: refold.AgentRuntime, group: asyncio.TaskGroup) -> None:
     """Let whoever asks to pay do so; where the run has ended meanwhile, nobody waits for that."""
 
     async def allow(recorded: Any) -> None:
         try:
             session = await runtime.session(recorded.stream.removeprefix("session/"))
             await session.decide(recorded.event.call, allow=True)
-        except CommandRejected:
+        except refold.CommandRejected:
             return
 
     def see(recorded: Any) -> None:
@@ -123,15 +108,15 @@ def kind_of(recorded: Any) -> str:
     return type(recorded.event).__name__
 
 
-async def assert_ended(session: Session, *ends: str) -> None:
+async def assert_ended(session: refold.Session, *ends: str) -> None:
     """Check that the session's runs have ended as given, that each call has its result, and that nothing goes on."""
     kinds = await types_of(session)
     assert tuple(kind for kind in kinds if kind in TERMINAL) == ends
     open_calls: list[str] = []
     for message in await session.history():
-        answered = [block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock)]
+        answered = [block.tool_use_id for block in message.content if isinstance(block, refold.ToolResultBlock)]
         assert answered == open_calls
-        open_calls = [block.id for block in message.content if isinstance(block, ToolUseBlock)]
+        open_calls = [block.id for block in message.content if isinstance(block, refold.ToolUseBlock)]
     assert open_calls == []
     state = await session.state_at()
     assert (state.run, state.turn, state.queue) == (None, None, [])
@@ -152,9 +137,9 @@ async def cancelled(task: asyncio.Task[Any], requests: int = 1) -> None:
 @asynccontextmanager
 async def asked(
     log: EventStore, held: HeldAnswer, *script: Any
-) -> AsyncIterator[tuple[Session, "asyncio.Task[RunResult]"]]:
+) -> AsyncIterator[tuple[refold.Session, "asyncio.Task[refold.RunResult]"]]:
     """Give a session, and what sends to it, once its model has been asked for an answer that is held."""
-    async with runtime_of(log, ScriptedProvider([held, *script])) as runtime:
+    async with runtime_of(log, refold.ScriptedProvider([held, *script])) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send("go"))
         await held.asked.wait()
@@ -167,7 +152,7 @@ async def asked(
 class AtEvent:
     """Follows a session, and does something at the event in a certain place, counted from 1."""
 
-    def __init__(self, runtime: AgentRuntime, session: Session, place: int) -> None:
+    def __init__(self, runtime: refold.AgentRuntime, session: refold.Session, place: int) -> None:
         self.action: Callable[[], object] = lambda: None
         self._place = place
         self._seen: list[Any] = []
@@ -190,7 +175,7 @@ class AtEvent:
         return "RunCompleted" if self._seen[self._place - 1].batch in completed else "RunCancelled"
 
 
-async def limited(session: Session, moment: AtEvent) -> RunResult:
+async def limited(session: refold.Session, moment: AtEvent) -> refold.RunResult:
     """Send with a time limit that expires at a moment."""
     async with asyncio.timeout(None) as limit:
         moment.action = lambda: limit.reschedule(asyncio.get_running_loop().time())
@@ -199,7 +184,7 @@ async def limited(session: Session, moment: AtEvent) -> RunResult:
 
 @pytest.mark.parametrize("means", ["cancelled", "cancelled while it streams", "by a timeout"])
 async def test_a_caller_may_be_cancelled_at_every_event_of_a_run(log: EventStore, means: str) -> None:
-    config = AgentConfig(model="m", streaming="streams" in means)
+    config = refold.AgentConfig(model="m", streaming="streams" in means)
     async with runtime_of(log, config=config) as runtime, asyncio.TaskGroup() as group:
         allow_payments(runtime, group)
         for place in count(1):
@@ -229,8 +214,12 @@ async def test_a_caller_may_be_cancelled_at_every_event_of_a_run(log: EventStore
 async def test_a_caller_may_be_cancelled_after_any_number_of_steps_of_the_loop() -> None:
     log = InMemoryStore()
 
-    def answer(request: ModelRequest) -> Any:
-        return "done" if len(request.messages) > 1 else [use("look", {"name": "a"}), use("act", {"name": "b"})]
+    def answer(request: refold.ModelRequest) -> Any:
+        return (
+            "done"
+            if len(request.messages) > 1
+            else [refold.use("look", {"name": "a"}), refold.use("act", {"name": "b"})]
+        )
 
     async with runtime_of(log, Answering(answer)) as runtime:
         for steps in count():
@@ -268,7 +257,9 @@ class HeldStore(InMemoryStore):
 @pytest.mark.parametrize("kind", ["input_queued", "model_responded", "tool_call_completed", "run_completed"])
 async def test_a_caller_cancelled_while_the_log_writes_waits_for_it_and_ends_cancelled(kind: str) -> None:
     log = HeldStore(kind)
-    async with runtime_of(log, ScriptedProvider([use("act", {"name": "a"}), say("done"), say("more")])) as runtime:
+    async with runtime_of(
+        log, refold.ScriptedProvider([refold.use("act", {"name": "a"}), refold.say("done"), refold.say("more")])
+    ) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send("go"))
         await log.held.wait()
@@ -284,7 +275,7 @@ async def test_a_caller_cancelled_while_the_log_writes_waits_for_it_and_ends_can
 
 @pytest.mark.parametrize("times", [2, 3, 10])
 async def test_a_caller_may_be_cancelled_several_times_and_take_it_back_and_go_on(log: EventStore, times: int) -> None:
-    async def stubborn(session: Session) -> str:
+    async def stubborn(session: refold.Session) -> str:
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -296,7 +287,7 @@ async def test_a_caller_may_be_cancelled_several_times_and_take_it_back_and_go_o
         return (await session.send("more")).text
 
     held = HeldAnswer("never")
-    async with runtime_of(log, ScriptedProvider([held, say("after")])) as runtime:
+    async with runtime_of(log, refold.ScriptedProvider([held, refold.say("after")])) as runtime:
         session = await runtime.session("s")
         task = asyncio.create_task(stubborn(session))
         await held.asked.wait()
@@ -343,7 +334,7 @@ async def test_a_timeout_that_races_the_result_gives_one_of_the_two(log: EventSt
 
 async def test_a_caller_who_is_cancelled_in_a_timeout_that_expires_is_cancelled(log: EventStore) -> None:
     held = HeldAnswer("never")
-    async with runtime_of(log, ScriptedProvider([held])) as runtime:
+    async with runtime_of(log, refold.ScriptedProvider([held])) as runtime:
         session = await runtime.session("s")
         moment = AtEvent(runtime, session, 0)
         task = asyncio.create_task(limited(session, moment))
@@ -357,7 +348,7 @@ async def test_a_caller_who_is_cancelled_in_a_timeout_that_expires_is_cancelled(
 @pytest.mark.parametrize("how", ["wait_for", "gather", "cancelled gather", "shield"])
 async def test_send_inside_what_asyncio_offers(log: EventStore, how: str) -> None:
     held = HeldAnswer("late")
-    async with asked(log, held, say("after")) as (session, sending):
+    async with asked(log, held, refold.say("after")) as (session, sending):
         if how == "wait_for":
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(sending, 0.001)
@@ -390,8 +381,8 @@ async def test_send_inside_what_asyncio_offers(log: EventStore, how: str) -> Non
 async def test_a_failure_in_a_task_group_cancels_the_sends_beside_it_and_is_its_only_error(log: EventStore) -> None:
     failure, parked = ValueError("of the application"), Parked()
 
-    def answer(request: ModelRequest) -> Any:
-        return use("park", {"name": "a"}) if len(request.messages) == 1 else "unreachable"
+    def answer(request: refold.ModelRequest) -> Any:
+        return refold.use("park", {"name": "a"}) if len(request.messages) == 1 else "unreachable"
 
     async def fail() -> None:
         await parked.until(3)
@@ -445,7 +436,7 @@ async def test_a_task_group_inside_a_tool_is_the_tools_own(log: EventStore, end:
         finally:
             ended.append(name)
 
-    @tool
+    @refold.tool
     async def work() -> str:
         async with asyncio.TaskGroup() as group:
             for name in "ab":
@@ -456,14 +447,16 @@ async def test_a_task_group_inside_a_tool_is_the_tools_own(log: EventStore, end:
                 raise KeyError("one of them")
         return "unreachable"
 
-    async with runtime_of(log, ScriptedProvider([use("work"), say("done"), say("more")]), [work]) as runtime:
+    async with runtime_of(
+        log, refold.ScriptedProvider([refold.use("work"), refold.say("done"), refold.say("more")]), [work]
+    ) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send("go"))
         await begun.wait()
         if end == "child fails":
             assert (await sending).text == "done"
             result = (await session.history())[2].content[0]
-            assert isinstance(result, ToolResultBlock)
+            assert isinstance(result, refold.ToolResultBlock)
             assert (result.kind, result.text) == ("permanent", "KeyError: 'one of them'")
             await assert_ended(session, "RunCompleted")
         else:
@@ -476,16 +469,16 @@ async def test_a_task_group_inside_a_tool_is_the_tools_own(log: EventStore, end:
 async def test_a_task_group_in_a_tool_that_sends_to_other_sessions_ends_their_runs_with_its_own(
     log: EventStore,
 ) -> None:
-    @tool
+    @refold.tool
     async def delegate() -> str:
         async with asyncio.TaskGroup() as group:
             for name in "bc":
                 group.create_task((await runtime.session(name)).send("wait"))
         return "unreachable"
 
-    async def answer(request: ModelRequest) -> Any:
+    async def answer(request: refold.ModelRequest) -> Any:
         if request.messages[0].text == "delegate":
-            return use("delegate")
+            return refold.use("delegate")
         waiting.append("waiting")
         if len(waiting) == 2:
             everybody.set()
@@ -509,7 +502,7 @@ async def test_a_task_group_in_a_tool_that_sends_to_other_sessions_ends_their_ru
 class Swallows(HeldAnswer):
     """Takes no notice of its cancellation, as often as it comes, until it is let go."""
 
-    async def __call__(self, request: ModelRequest) -> Any:
+    async def __call__(self, request: refold.ModelRequest) -> Any:
         while not self.gate.is_set():
             try:
                 await super().__call__(request)
@@ -524,11 +517,11 @@ async def test_a_provider_that_swallows_its_cancellation_holds_its_caller_for_th
 ) -> None:
     held, clock = Swallows("too late"), ManualClock()
     options: dict[str, Any] = {
-        "config": AgentConfig(model="m", streaming=streaming),
+        "config": refold.AgentConfig(model="m", streaming=streaming),
         "clock": clock,
         "cancel_grace_s": 5,
     }
-    async with runtime_of(log, ScriptedProvider([held, say("after")]), **options) as runtime:
+    async with runtime_of(log, refold.ScriptedProvider([held, refold.say("after")]), **options) as runtime:
         session = await runtime.session("s")
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
@@ -548,7 +541,7 @@ async def test_a_provider_that_swallows_its_cancellation_holds_its_caller_for_th
 class Answers(HeldAnswer):
     """Answers when it is cancelled."""
 
-    async def __call__(self, request: ModelRequest) -> Any:
+    async def __call__(self, request: refold.ModelRequest) -> Any:
         try:
             return await super().__call__(request)
         except asyncio.CancelledError:
@@ -556,7 +549,7 @@ class Answers(HeldAnswer):
 
 
 async def test_a_provider_that_answers_its_cancellation_is_evidence_and_no_answer(log: EventStore) -> None:
-    async with asked(log, Answers("never"), say("after")) as (session, sending):
+    async with asked(log, Answers("never"), refold.say("after")) as (session, sending):
         sending.cancel()
         await cancelled(sending)
         await assert_ended(session, "RunCancelled")
@@ -568,7 +561,7 @@ async def test_a_provider_that_answers_its_cancellation_is_evidence_and_no_answe
 async def test_a_cancellation_of_a_providers_own_is_a_failed_call_and_not_the_callers(
     log: EventStore, how: str
 ) -> None:
-    async def answer(request: ModelRequest) -> str:
+    async def answer(request: refold.ModelRequest) -> str:
         if how == "raised":
             raise asyncio.CancelledError
         if how == "own task":
@@ -581,11 +574,11 @@ async def test_a_cancellation_of_a_providers_own_is_a_failed_call_and_not_the_ca
         await child
         return "unreachable"
 
-    async with runtime_of(log, ScriptedProvider([answer, say("after")])) as runtime:
+    async with runtime_of(log, refold.ScriptedProvider([answer, refold.say("after")])) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send("go"))
         outcome = (await sending).outcome
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, refold.Failed)
         assert "CancelledError" in outcome.error.message
         assert sending.cancelling() == 0
         assert (await session.send("more")).text == "after"
@@ -594,7 +587,7 @@ async def test_a_cancellation_of_a_providers_own_is_a_failed_call_and_not_the_ca
 # Entering and leaving
 
 
-async def _enter_and_leave(runtime: AgentRuntime) -> str:
+async def _enter_and_leave(runtime: refold.AgentRuntime) -> str:
     async with runtime:
         return (await (await runtime.session("s")).send("go")).text
 
@@ -684,7 +677,10 @@ async def test_a_runtime_may_be_cancelled_in_every_operation_of_its_store_and_li
 
 async def test_leaving_with_a_send_under_way_tells_its_caller_and_leaves_no_task(log: EventStore) -> None:
     async def leave_while_it_runs() -> None:
-        async with asyncio.TaskGroup() as group, runtime_of(log, ScriptedProvider([held]), close_grace_s=0) as runtime:
+        async with (
+            asyncio.TaskGroup() as group,
+            runtime_of(log, refold.ScriptedProvider([held]), close_grace_s=0) as runtime,
+        ):
             group.create_task((await runtime.session("s")).send("go"))
             await held.asked.wait()
 
@@ -702,12 +698,12 @@ async def test_leaving_by_an_error_of_the_body_passes_it_on_and_ends_the_sends_o
     log: EventStore,
 ) -> None:
     async def leave_by_an_error() -> None:
-        async with runtime_of(log, ScriptedProvider([held])) as runtime, asyncio.TaskGroup() as group:
+        async with runtime_of(log, refold.ScriptedProvider([held])) as runtime, asyncio.TaskGroup() as group:
             sending.append(group.create_task((await runtime.session("s")).send("go")))
             await held.asked.wait()
             raise KeyError("of the body")
 
-    held, sending = HeldAnswer("never"), list[asyncio.Task[RunResult]]()
+    held, sending = HeldAnswer("never"), list[asyncio.Task[refold.RunResult]]()
     with pytest.raises(ExceptionGroup) as caught:
         await leave_by_an_error()
     assert [type(error) for error in caught.value.exceptions] == [KeyError]
@@ -726,5 +722,5 @@ async def test_other_waits_of_a_session_may_be_cancelled_and_do_what_they_were_a
             task.cancel()
             await cancelled(task)
         log.gate.set()
-        assert (await sending).outcome == Cancelled()
+        assert (await sending).outcome == refold.Cancelled()
         await assert_ended(session, "RunCancelled")

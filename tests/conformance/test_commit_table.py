@@ -5,25 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Completed,
-    DecayPolicy,
-    EpisodicStore,
-    GraphStore,
-    Middleware,
-    ModelRequest,
-    ScriptedProvider,
-    SemanticStore,
-    Skill,
-    TokenWindow,
-    WorkingMemory,
-    memory_tools,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
 from refold.providers import FallbackProvider
@@ -39,11 +21,11 @@ Boil water.
 """
 
 
-class Watching(Middleware):
+class Watching(refold.Middleware):
     """Is asked about everything and changes nothing."""
 
 
-@tool(breaker=CircuitBreaker("weather"), concurrency=2)
+@refold.tool(breaker=CircuitBreaker("weather"), concurrency=2)
 async def weather(city: str) -> str:
     return f"{city}: sunny"
 
@@ -76,46 +58,49 @@ async def test_a_request_in_flight_is_appended_after_its_call_has_begun_and_cost
 ) -> None:
     store, asked = CountingStore(), list[int]()
 
-    async def slow(request: ModelRequest) -> ScriptedAnswer:
+    async def slow(request: refold.ModelRequest) -> ScriptedAnswer:
         asked.append(store.reports)
         if shaped:
             await store.reported.wait()
             store.reported.clear()
-        return say("Sunny.") if len(asked) == 2 else use("weather", {"city": "Lisbon"})
+        return refold.say("Sunny.") if len(asked) == 2 else refold.use("weather", {"city": "Lisbon"})
 
-    async with AgentRuntime(
-        AgentConfig(model="m"),
-        provider=ScriptedProvider([slow, slow]),
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m"),
+        provider=refold.ScriptedProvider([slow, slow]),
         tools=[weather],
-        context=TokenWindow(10_000) if shaped else None,
+        context=refold.TokenWindow(10_000) if shaped else None,
         log=store,
     ) as runtime:
-        assert (await (await runtime.session("alice")).send("Lisbon?")).outcome == Completed()
+        assert (await (await runtime.session("alice")).send("Lisbon?")).outcome == refold.Completed()
     assert (store.waits, store.reports, asked) == (4, 2 * shaped, [0, int(shaped)])
 
 
 async def test_an_input_one_tool_and_a_final_answer_are_four_appends_with_everything_switched_on() -> None:
-    memory, facts = EpisodicStore(decay=DecayPolicy.exponential(half_life_hours=24)), SemanticStore()
+    memory, facts = (
+        refold.EpisodicStore(decay=refold.DecayPolicy.exponential(half_life_hours=24)),
+        refold.SemanticStore(),
+    )
     memory.add_episode("agent", "Anna lives in Lisbon", importance=0.9)
     store = CountingStore()
-    provider = ScriptedProvider([use("weather", {"city": "Lisbon"}), say("Sunny.")])
-    async with AgentRuntime(
-        AgentConfig(model="m", streaming=True),
-        provider=FallbackProvider([provider, (ScriptedProvider([]), "other")]),
-        tools=[weather, *memory_tools(episodic=memory, semantic=facts)],
+    provider = refold.ScriptedProvider([refold.use("weather", {"city": "Lisbon"}), refold.say("Sunny.")])
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m", streaming=True),
+        provider=FallbackProvider([provider, (refold.ScriptedProvider([]), "other")]),
+        tools=[weather, *refold.memory_tools(episodic=memory, semantic=facts)],
         memory=memory,
         semantic=facts,
-        working_memory=WorkingMemory(8),
-        graph=GraphStore(),
+        working_memory=refold.WorkingMemory(8),
+        graph=refold.GraphStore(),
         middleware=[Watching()],
-        context=TokenWindow(10_000),
-        skills=[Skill.parse(SKILL)],
+        context=refold.TokenWindow(10_000),
+        skills=[refold.Skill.parse(SKILL)],
         step_snapshots=MemoryBackend(),
         log=store,
     ) as runtime:
         before = await runtime.metrics.snapshot()
         session = await runtime.session("alice")
-        assert (await session.send("How is the weather where Anna lives, in Lisbon?")).outcome == Completed()
+        assert (await session.send("How is the weather where Anna lives, in Lisbon?")).outcome == refold.Completed()
         figures = (await runtime.metrics.snapshot()).delta(before)
         assert (figures.runs_completed, figures.recalls) == (1, 2)  # It entered both requests.
         assert (await session.statistics()).memory_hits == 2

@@ -25,15 +25,7 @@ from refold.events.model.context_window import Context
 from refold.events.session import events as ev
 from refold.replay import recorded_request
 from refold.stores import EventStore, InMemoryStore
-from tests.conformance.sessions import (
-    CONFIG,
-    Seen,
-    assert_accepted,
-    events_of,
-    opened,
-    requests_of,
-    shown,
-)
+from tests.conformance import sessions
 
 
 @tool(tier="observe", effect="pure")
@@ -63,12 +55,12 @@ async def assert_rebuilt(log: EventStore, session: str, requests: Sequence[Model
 
 
 async def test_without_a_window_a_request_has_the_whole_history_and_its_record_is_plain(log: EventStore) -> None:
-    async with opened(log, say("one"), say("two")) as (runtime, session):
+    async with sessions.opened(log, say("one"), say("two")) as (runtime, session):
         await session.send("a" * 9_000)
         await session.send("b")
-        requests = requests_of(runtime)
+        requests = sessions.requests_of(runtime)
         assert len(requests[1].messages) == 3
-        (_, second) = await events_of(session, ev.ModelResponded)
+        (_, second) = await sessions.events_of(session, ev.ModelResponded)
         assert second.request.prepared is None
         assert second.request.prepared_payload is None
         await assert_rebuilt(log, "s", requests)
@@ -79,35 +71,38 @@ async def test_case_a08_a_window_leaves_out_the_oldest_groups_and_the_log_gives_
 ) -> None:
     config = AgentConfig(model="m", system_prompt="")
     script = [use("look", {"what": "a"}), say("A" * 40), use("look", {"what": "b"}), say("B" * 40), say("C")]
-    async with opened(log, *script, tools=[look], config=config, context=TokenWindow(110)) as (runtime, session):
+    async with sessions.opened(log, *script, tools=[look], config=config, context=TokenWindow(110)) as (
+        runtime,
+        session,
+    ):
         for text in ("first", "second", "third"):
             await session.send(text * 8)
-        requests = requests_of(runtime)
+        requests = sessions.requests_of(runtime)
         for request in requests:
-            assert_accepted(request.messages)
+            sessions.assert_accepted(request.messages)
             assert request.messages[-1].role == "user"
         assert len(requests[0].messages) == 1
-        assert shown(requests[-1].messages)[0] == "user: " + "second" * 8
+        assert sessions.shown(requests[-1].messages)[0] == "user: " + "second" * 8
         assert len(await session.history()) == 10
         await assert_rebuilt(log, "s", requests)
-    async with opened(log, say("D"), tools=[look], config=config) as (runtime, session):
+    async with sessions.opened(log, say("D"), tools=[look], config=config) as (runtime, session):
         await session.send("fourth")
-        assert len(requests_of(runtime)[0].messages) == 11
+        assert len(sessions.requests_of(runtime)[0].messages) == 11
 
 
 async def test_a_long_run_keeps_its_input_and_its_last_results(log: EventStore) -> None:
     config = AgentConfig(model="m", system_prompt="")
     script = [use("look", {"what": str(number) * 40}) for number in range(6)]
-    async with opened(log, *script, say("Done."), tools=[look], config=config, context=TokenWindow(150)) as (
+    async with sessions.opened(log, *script, say("Done."), tools=[look], config=config, context=TokenWindow(150)) as (
         runtime,
         session,
     ):
         assert (await session.send("Look around.")).text == "Done."
-        requests = requests_of(runtime)
+        requests = sessions.requests_of(runtime)
         for request in requests:
-            assert_accepted(request.messages)
-            assert shown(request.messages)[0] == "user: Look around."
-        assert shown(requests[-1].messages)[-1] == f"result: {'5' * 40} seen"
+            sessions.assert_accepted(request.messages)
+            assert sessions.shown(request.messages)[0] == "user: Look around."
+        assert sessions.shown(requests[-1].messages)[-1] == f"result: {'5' * 40} seen"
         assert len(requests[-1].messages) < 13
         await assert_rebuilt(log, "s", requests)
 
@@ -117,10 +112,10 @@ async def test_case_a11_a_call_that_waited_for_approval_is_shown_with_its_result
 ) -> None:
     clock = ManualClock()
     config = AgentConfig(model="m", system_prompt="")
-    async with opened(
+    async with sessions.opened(
         memory, use("pay", {"amount": 3}), say("Paid."), tools=[pay], config=config, context=TokenWindow(1), clock=clock
     ) as (runtime, session):
-        seen = Seen(runtime, session)
+        seen = sessions.Seen(runtime, session)
         sending = asyncio.create_task(session.send("Pay."))
         (waiting,) = await seen.first(ev.ToolApprovalRequested)
         chats = [asyncio.create_task(session.send(f"Still there? {number}", now=True)) for number in range(10)]
@@ -128,12 +123,12 @@ async def test_case_a11_a_call_that_waited_for_approval_is_shown_with_its_result
         await session.decide(waiting.call, allow=True)
         assert (await sending).text == "Paid."
         await asyncio.gather(*chats)
-        request = requests_of(runtime)[1]
-        assert_accepted(request.messages)
-        lines = shown(request.messages)
+        request = sessions.requests_of(runtime)[1]
+        sessions.assert_accepted(request.messages)
+        lines = sessions.shown(request.messages)
         assert lines[:3] == ["user: Pay.", "use pay", "result: paid 3"]
         assert len(lines) == 13
-        await assert_rebuilt(memory, "s", requests_of(runtime))
+        await assert_rebuilt(memory, "s", sessions.requests_of(runtime))
 
 
 class Saying:
@@ -171,25 +166,25 @@ async def test_a_window_that_cannot_work_fails_the_call_and_nothing_else(
         window.said = said
         return use("look", {"what": "a"})
 
-    async with opened(log, answer, tools=[look], context=window) as (runtime, session):
+    async with sessions.opened(log, answer, tools=[look], context=window) as (runtime, session):
         result = await session.send("go")
         assert isinstance(result.outcome, Failed)
         assert result.outcome.error.kind == "agent_loop"
         assert words in result.outcome.error.message
-        assert len(requests_of(runtime)) == 1
+        assert len(sessions.requests_of(runtime)) == 1
 
 
 async def test_a_context_that_is_no_window_is_refused() -> None:
     with pytest.raises(ConfigError, match="ContextWindow"):
-        Agent(config=CONFIG, provider=ScriptedProvider([]), context=3)  # type: ignore[arg-type]
+        Agent(config=sessions.CONFIG, provider=ScriptedProvider([]), context=3)  # type: ignore[arg-type]
 
 
 async def test_a_request_that_is_not_there_any_more_is_an_error_and_not_something_like_it(log: EventStore) -> None:
-    async with opened(log, say("one")) as (_, session):
+    async with sessions.opened(log, say("one")) as (_, session):
         assert isinstance((await session.send("a")).outcome, Completed)
     with pytest.raises(ConfigError, match="no event at version 3"):
         await recorded_request(log, "s", 3)
     with pytest.raises(ConfigError, match="no version 99"):
         await recorded_request(log, "s", 99)
     latest = await recorded_request(log, "s")
-    assert shown(latest.request.messages) == ["user: a"]
+    assert sessions.shown(latest.request.messages) == ["user: a"]

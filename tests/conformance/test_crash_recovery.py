@@ -11,19 +11,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Allow,
-    Cancelled,
-    Completed,
-    ModelRequest,
-    Session,
-    ToolContext,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
@@ -63,54 +51,54 @@ class Errands:
         self.done: list[str] = []
         self.asked: list[str] = []
 
-        @tool(tier="observe", effect="pure")
+        @refold.tool(tier="observe", effect="pure")
         async def look(at: str) -> str:
             self.done.append(f"look {at}")
             return f"saw {at}"
 
-        @tool(tier="observe", effect="once")
+        @refold.tool(tier="observe", effect="once")
         async def peek() -> str:
             self.done.append("peek")
             return "peeked"
 
-        @tool(tier="act", effect="idempotent")
-        async def order(context: ToolContext[Any]) -> str:
+        @refold.tool(tier="act", effect="idempotent")
+        async def order(context: refold.ToolContext[Any]) -> str:
             self.done.append(f"order {context.idempotency_key}")
             return "ordered"
 
-        @tool(tier="act", effect="once")
+        @refold.tool(tier="act", effect="once")
         def note() -> str:
             self.done.append("note")
             return "noted"
 
-        @tool(tier="confirm", effect="once")
+        @refold.tool(tier="confirm", effect="once")
         async def pay() -> str:
             self.done.append("pay")
             return "paid"
 
         self.tools = [look, peek, order, note, pay]
 
-    def approve(self, session: Any, request: Any) -> Allow:
+    def approve(self, session: Any, request: Any) -> refold.Allow:
         self.asked.append(request.tool)
-        return Allow()
+        return refold.Allow()
 
-    def answer(self, request: ModelRequest) -> Any:
+    def answer(self, request: refold.ModelRequest) -> Any:
         """Return what the model says next; it needs nothing but the request."""
         turns = sum(message.role == "assistant" for message in request.messages)
         return [
-            [use("look", {"at": "a"}), use("peek"), use("look", {"at": "b"})],
-            [use("order"), use("note")],
-            use("pay"),
-            say("all done"),
+            [refold.use("look", {"at": "a"}), refold.use("peek"), refold.use("look", {"at": "b"})],
+            [refold.use("order"), refold.use("note")],
+            refold.use("pay"),
+            refold.say("all done"),
         ][turns]
 
-    def runtime(self, log: EventStore, **options: Any) -> AgentRuntime:
+    def runtime(self, log: EventStore, **options: Any) -> refold.AgentRuntime:
         script = [self.answer] * 20
         return runtime_of(log, *script, tools=self.tools, approval=self.approve, close_grace_s=0, **options)
 
     RESULTS = ("saw a", "peeked", "saw b", "ordered", "noted", "paid")
 
-    async def assert_done(self, session: Session) -> None:
+    async def assert_done(self, session: refold.Session) -> None:
         """Check how the run has ended, and that nothing was done oftener than its effect class allows."""
         results = [block.text for block in await results_of(session)]
         assert len(results) == len(self.RESULTS)
@@ -140,7 +128,7 @@ async def test_a14_a_run_that_a_crash_cuts_at_any_commit_gets_done_in_the_next_r
     async with errands.runtime(log) as runtime:
         session = await runtime.session("s")
         result = await session.send("go", key="k")
-        assert (result.outcome, result.text) == (Completed(), "all done")
+        assert (result.outcome, result.text) == (refold.Completed(), "all done")
         await errands.assert_done(session)
     assert sending.exception() or result == sending.result(), "what the caller was told stays true"
 
@@ -157,7 +145,7 @@ def committed_by(committed: asyncio.Event) -> Callable[[Any], None]:
 
 async def test_a14_a_run_that_is_stopped_after_each_of_its_commits_gets_done_in_the_end(log: EventStore) -> None:
     errands, lives = Errands(), 0
-    config = AgentConfig(model="m", resumes_max=0)
+    config = refold.AgentConfig(model="m", resumes_max=0)
     types: list[str] = []
     while "RunCompleted" not in types:
         lives += 1
@@ -181,7 +169,7 @@ async def test_a14_a_run_that_is_stopped_after_each_of_its_commits_gets_done_in_
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a14_a_run_whose_machine_fails_again_and_again_gets_done_in_the_end(log: EventStore, when: When) -> None:
-    errands, config = Errands(), AgentConfig(model="m", resumes_max=100)
+    errands, config = Errands(), refold.AgentConfig(model="m", resumes_max=100)
     for life in range(40):
         store = CutStore(log, at=OPENING + 2 + life % 4, when=when)
         sending = await sent_until_cut(errands.runtime(store, config=config), store)
@@ -196,7 +184,7 @@ async def test_a14_a_run_whose_machine_fails_again_and_again_gets_done_in_the_en
 
 # A22: keys; A24, B21: parking; and runs that wait for `resume`
 
-PARK = use("park", {"name": "a"})
+PARK = refold.use("park", {"name": "a"})
 DONE = [let_go(), resume(), send("go", "done", key="k")]
 AGAIN = crash_and_restart()
 AWAY = crash_and_restart(auto_resume=False)
@@ -214,7 +202,7 @@ async def reason(play: Play) -> bool:
 
 CASES = {
     "A22: a key of send is the same run after a crash and a restart, and belongs to its session": Case(
-        [Held(say("done")), say("other")],
+        [Held(refold.say("done")), refold.say("other")],
         [
             [begin("go", key="k"), asked(), crash_and_restart(), let_go(), send("go", "done", key="k")],
             [restart(), send("go", "done", key="k"), refused("key 'k'", send("something else", key="k"))],
@@ -223,15 +211,15 @@ CASES = {
         count={"InputQueued": 1},
     ),
     "A22: a key of cancel means its first run after a restart too": Case(
-        [Held(say("never")), Held(say("done"))],
+        [Held(refold.say("never")), Held(refold.say("done"))],
         [
-            [begin("one"), asked(), cancel(key="c"), ends(Cancelled()), restart()],
+            [begin("one"), asked(), cancel(key="c"), ends(refold.Cancelled()), restart()],
             [begin("two"), asked(1), cancel(key="c"), let_go(), ends("done")],
         ],
         count={"CancelRequested": 1},
     ),
     "A24: a run that crashes the process three times is parked until it is resumed, and other sessions run": Case(
-        [PARK, say("done"), say("next")],
+        [PARK, refold.say("done"), refold.say("next")],
         [
             [begin("go", key="k"), *(step for life in range(1, 5) for step in (ran(life), AGAIN))],
             [until("RunParked"), check(reason), begin("another"), waits(), check(of_another, "done")],
@@ -240,7 +228,7 @@ CASES = {
         history=["...", "result: a returned", "assistant: done", "user: another", "assistant: next"],
     ),
     "A24: progress between two crashes starts the count anew": Case(
-        [[use("act", {"name": name}) for name in "abcd"], say("done")],
+        [[refold.use("act", {"name": name}) for name in "abcd"], refold.say("done")],
         [
             begin("go", key="k"),
             *(
@@ -261,7 +249,7 @@ CASES = {
         count={"RunResumed": 9, "ToolCallCompleted": 4, "RunParked": 0},
     ),
     "without auto_resume nothing goes on before it is resumed": Case(
-        [PARK, say("done"), say("next")],
+        [PARK, refold.say("done"), refold.say("next")],
         [
             [begin("go", key="k"), ran(1), AWAY, begin("another"), last("ToolCallStarted", "InputQueued"), waits()],
             [check(lambda play: len(play.bench.begun), 1), *DONE, until("RunCompleted", 2)],
@@ -270,7 +258,7 @@ CASES = {
         count={"RunResumed": 1},
     ),
     "a run of another agent waits until it is resumed here": Case(
-        [Held(say("done"))],
+        [Held(refold.say("done"))],
         [
             begin("go", key="k"),
             asked(),
@@ -283,7 +271,7 @@ CASES = {
         ],
     ),
     "without auto_resume a run can be cancelled and the next one begins": Case(
-        [PARK, say("next")],
+        [PARK, refold.say("next")],
         [begin("go"), ran(1), AWAY, cancel(), send("another", "next")],
         results=[CANCELLED_TEXT],
         count={"ToolCallStarted": 1},
@@ -334,16 +322,16 @@ def killed(log: Path, effect: str, calls: int) -> None:
         kill(child)
 
 
-def runtime_after(log: Path, *script: Any, ran: list[str], effect: Any = "once", **options: Any) -> AgentRuntime:
-    @tool(tier="observe", effect=effect)
-    async def work(context: ToolContext[object], n: int) -> str:
+def runtime_after(log: Path, *script: Any, ran: list[str], effect: Any = "once", **options: Any) -> refold.AgentRuntime:
+    @refold.tool(tier="observe", effect=effect)
+    async def work(context: refold.ToolContext[object], n: int) -> str:
         ran.append(context.idempotency_key)
         return f"again {n}"
 
     return runtime_on(log, *script, **{"tools": [work]} | options)
 
 
-async def ended(runtime: AgentRuntime) -> Session:
+async def ended(runtime: refold.AgentRuntime) -> refold.Session:
     """Return the session once its open run has ended by itself."""
     session = await runtime.session("s", restore=True)
     seen = Seen(runtime, session)
@@ -363,14 +351,14 @@ async def test_b20_case_m02_a_run_killed_in_its_tools_resumes_by_itself_and_befo
     killed(log, effect, 3)
     async with await SQLiteStore.open(log, read_only=True) as store:
         before = SESSION_CODEC.recorded(await store.read_stream("session/s"))
-    async with runtime_after(log, say("checked"), ran=ran, effect=effect, clock=clock) as runtime:
+    async with runtime_after(log, refold.say("checked"), ran=ran, effect=effect, clock=clock) as runtime:
         session = await ended(runtime)
         result = await session.send("go", key="k")
         results = await results_of(session)
         events = [recorded async for recorded in session.events()]
         assert clock.monotonic_s() == 0, "nothing waits for a lease"
         assert len(requests_of(runtime)) == 1
-    assert (result.outcome, result.text) == (Completed(), "checked")
+    assert (result.outcome, result.text) == (refold.Completed(), "checked")
     assert events[: len(before)] == before, "every acknowledged event is there"
     responded = next(item.version for item in events if type(item.event).__name__ == "ModelResponded")
     types = [type(item.event).__name__ for item in events[len(before) :]]
@@ -389,6 +377,6 @@ async def test_b20_case_m02_a_run_killed_in_its_tools_resumes_by_itself_and_befo
 async def test_b20_a_repeatable_tool_that_no_longer_exists_is_answered_and_not_run(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     killed(log, "pure", 2)
-    async with runtime_after(log, say("fine"), ran=[], tools=[]) as runtime:
+    async with runtime_after(log, refold.say("fine"), ran=[], tools=[]) as runtime:
         assert (await results_of(await ended(runtime)))[1].text == CRASHED_TEXT
     await assert_sound_file(log)

@@ -9,34 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from refold import (
-    Agent,
-    AgentLoopError,
-    Cancelled,
-    CommandRejected,
-    Completed,
-    ConfigError,
-    Deny,
-    HookContext,
-    Message,
-    Middleware,
-    ModelRequest,
-    ModelResponse,
-    Progressed,
-    Published,
-    ScriptedProvider,
-    Subscription,
-    TextBlock,
-    ToolCall,
-    ToolError,
-    ToolResultBlock,
-    ToolSpec,
-    ToolUse,
-    Usage,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.events.core.content import text_of
 from refold.events.session import events as ev
 from refold.stores import EventStore
@@ -60,78 +33,80 @@ from tests.conformance.steps import (
 )
 from tests.conformance.test_context import assert_rebuilt
 
-LOOK = use("look", {"at": "a"})
+LOOK = refold.use("look", {"at": "a"})
 
 
-@tool(tier="act", effect="pure")
+@refold.tool(tier="act", effect="pure")
 async def fail(kind: str) -> str:
-    raise ToolError("secret 4711", kind="transient" if kind == "transient" else "permanent")
+    raise refold.ToolError("secret 4711", kind="transient" if kind == "transient" else "permanent")
 
 
-class Noting(Middleware):
+class Noting(refold.Middleware):
     """Adds its name to all that passes, and keeps the order of calls."""
 
     def __init__(self, name: str, calls: list[str]) -> None:
         self.name = name
         self.calls = calls
 
-    def _note(self, hook: str, context: HookContext) -> None:
+    def _note(self, hook: str, context: refold.HookContext) -> None:
         self.calls.append(f"{self.name}.{hook}")
 
-    def on_user_message(self, context: HookContext, content: Any) -> Any:
+    def on_user_message(self, context: refold.HookContext, content: Any) -> Any:
         self._note("user", context)
         return f"{text_of(content)} {self.name}"
 
-    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+    async def on_pre_llm(self, context: refold.HookContext, request: refold.ModelRequest) -> refold.ModelRequest:
         self._note("pre", context)
         assert (context.session, context.turn > 0) == ("s", True)
         return msgspec.structs.replace(request, system_prompt=f"{request.system_prompt} {self.name}")
 
-    def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse | None:
+    def on_post_llm(self, context: refold.HookContext, response: refold.ModelResponse) -> refold.ModelResponse | None:
         self._note("post", context)
         if response.stop_reason == "tool_use":
             return None
-        text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
-        return msgspec.structs.replace(response, content=(TextBlock(text=f"{text} {self.name}"),))
+        text = "".join(block.text for block in response.content if isinstance(block, refold.TextBlock))
+        return msgspec.structs.replace(response, content=(refold.TextBlock(text=f"{text} {self.name}"),))
 
-    def on_tool_call(self, context: HookContext, call: ToolCall) -> None:
+    def on_tool_call(self, context: refold.HookContext, call: refold.ToolCall) -> None:
         self._note("call", context)
         assert (call.tool, call.input) == ("look", {"at": "tea"})
         call.input["at"] = "coffee"  # Seen by nobody.
 
-    async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
+    async def on_tool_result(
+        self, context: refold.HookContext, result: refold.ToolResultBlock
+    ) -> refold.ToolResultBlock:
         self._note("result", context)
         assert context.call == result.tool_use_id
-        return msgspec.structs.replace(result, content=(TextBlock(text=f"{result.text} {self.name}"),))
+        return msgspec.structs.replace(result, content=(refold.TextBlock(text=f"{result.text} {self.name}"),))
 
 
-class Hooked(Middleware):
+class Hooked(refold.Middleware):
     """Does in each hook what a function says, if there is one for it."""
 
-    def __init__(self, **hooks: Callable[[HookContext, Any], Any]) -> None:
+    def __init__(self, **hooks: Callable[[refold.HookContext, Any], Any]) -> None:
         self.hooks = hooks
 
-    async def _do(self, hook: str, context: HookContext, value: Any) -> Any:
+    async def _do(self, hook: str, context: refold.HookContext, value: Any) -> Any:
         made = self.hooks[hook](context, value) if hook in self.hooks else None
         return await made if inspect.isawaitable(made) else made
 
-    async def on_user_message(self, context: HookContext, content: Any) -> Any:
+    async def on_user_message(self, context: refold.HookContext, content: Any) -> Any:
         return await self._do("on_user_message", context, content)
 
-    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> Any:
+    async def on_pre_llm(self, context: refold.HookContext, request: refold.ModelRequest) -> Any:
         return await self._do("on_pre_llm", context, request)
 
-    async def on_post_llm(self, context: HookContext, response: ModelResponse) -> Any:
+    async def on_post_llm(self, context: refold.HookContext, response: refold.ModelResponse) -> Any:
         return await self._do("on_post_llm", context, response)
 
-    async def on_tool_call(self, context: HookContext, call: ToolCall) -> Any:
+    async def on_tool_call(self, context: refold.HookContext, call: refold.ToolCall) -> Any:
         return await self._do("on_tool_call", context, call)
 
-    async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> Any:
+    async def on_tool_result(self, context: refold.HookContext, result: refold.ToolResultBlock) -> Any:
         return await self._do("on_tool_result", context, result)
 
 
-async def until_the_end(following: Subscription) -> AsyncIterator[Published]:
+async def until_the_end(following: refold.Subscription) -> AsyncIterator[refold.Published]:
     """Yield what is published up to the end of a run."""
     async for item in following:
         yield item
@@ -140,18 +115,18 @@ async def until_the_end(following: Subscription) -> AsyncIterator[Published]:
 
 
 async def test_hooks_tell_those_who_follow_and_know_whose_result_they_see(log: EventStore) -> None:
-    def told(context: HookContext, value: Any) -> None:
+    def told(context: refold.HookContext, value: Any) -> None:
         context.publish((type(value).__name__, context.tool))
 
     every = ("on_user_message", "on_pre_llm", "on_post_llm", "on_tool_call", "on_tool_result")
     hooked = Hooked(**dict.fromkeys(every, told))
-    script = [[use("look", {"at": "a"}), use("fail", {"kind": "permanent"})], say("Done.")]
+    script = [[refold.use("look", {"at": "a"}), refold.use("fail", {"kind": "permanent"})], refold.say("Done.")]
     async with runtime_of(log, *script, tools=[*Bench().tools, fail], middleware=[hooked]) as runtime:
         session = await runtime.session("s")
         async with session.follow() as following:
             await session.send("go")
             items = [item async for item in until_the_end(following)]
-        reports = [item for item in items if isinstance(item, Progressed)]
+        reports = [item for item in items if isinstance(item, refold.Progressed)]
         calls = [event.call for event in await events_of(session, ev.ToolCallStarted)]
     assert [(item.call, *cast("tuple[str, str]", item.report)) for item in reports] == [
         ("", "tuple", ""),
@@ -162,13 +137,13 @@ async def test_hooks_tell_those_who_follow_and_know_whose_result_they_see(log: E
     ]
 
 
-def hooked(**hooks: Callable[[HookContext, Any], Any]) -> dict[str, Any]:
+def hooked(**hooks: Callable[[refold.HookContext, Any], Any]) -> dict[str, Any]:
     """Options with one middleware."""
     return {"middleware": [Hooked(**hooks)]}
 
 
-def text(words: str) -> tuple[TextBlock]:
-    return (TextBlock(text=words),)
+def text(words: str) -> tuple[refold.TextBlock]:
+    return (refold.TextBlock(text=words),)
 
 
 async def rebuilt(play: Play) -> bool:
@@ -186,13 +161,13 @@ async def answers(play: Play) -> list[str | None]:
 # What may change, and where
 
 
-def add(context: HookContext, request: ModelRequest) -> ModelRequest:
+def add(context: refold.HookContext, request: refold.ModelRequest) -> refold.ModelRequest:
     """Put a message and a tool into a request, take one out, and pick another model."""
-    extra = ToolSpec(name="ask", description="Ask.", input_schema={"type": "object"})
+    extra = refold.ToolSpec(name="ask", description="Ask.", input_schema={"type": "object"})
     return msgspec.structs.replace(
         request,
         model="other",
-        messages=[Message("user", text("It is Monday.")), *request.messages],
+        messages=[refold.Message("user", text("It is Monday.")), *request.messages],
         tools=[*(spec for spec in request.tools if spec.name in ("look", "park")), extra],
         temperature=0.5,
         max_tokens=9,
@@ -204,7 +179,7 @@ def first_request(play: Play) -> Any:
     return [spec.name for spec in request.tools], request.model, request.temperature, request.max_tokens
 
 
-def pad(context: HookContext, request: ModelRequest) -> ModelRequest:
+def pad(context: refold.HookContext, request: refold.ModelRequest) -> refold.ModelRequest:
     return msgspec.structs.replace(request, system_prompt="x" * 100_000)
 
 
@@ -213,9 +188,9 @@ async def large(play: Play) -> tuple[bool, bool]:
     return answered.request.prepared is None, answered.request.prepared_payload is not None
 
 
-def halve(context: HookContext, response: ModelResponse) -> ModelResponse:
+def halve(context: refold.HookContext, response: refold.ModelResponse) -> refold.ModelResponse:
     content = [
-        msgspec.structs.replace(block, input={"amount": 50}) if isinstance(block, ToolUse) else block
+        msgspec.structs.replace(block, input={"amount": 50}) if isinstance(block, refold.ToolUse) else block
         for block in response.content
     ]
     return msgspec.structs.replace(response, content=tuple(content))
@@ -227,22 +202,22 @@ async def amounts(play: Play) -> tuple[Any, Any, bool]:
     return first.request.prepared.answer[0].input, asked.input, second.request.prepared is None
 
 
-def mask(context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
+def mask(context: refold.HookContext, result: refold.ToolResultBlock) -> refold.ToolResultBlock:
     return msgspec.structs.replace(result, content=text(result.text.replace("4711", "****")))
 
 
-class Tagging(Middleware):
+class Tagging(refold.Middleware):
     decides_alike = False  # It counts.
 
     def __init__(self) -> None:
         self.count = 0
 
-    def on_user_message(self, context: HookContext, content: Any) -> Any:
+    def on_user_message(self, context: refold.HookContext, content: Any) -> Any:
         self.count += 1
-        return [*content, TextBlock(text=f"(message {self.count})")]
+        return [*content, refold.TextBlock(text=f"(message {self.count})")]
 
 
-def scribble_request(context: HookContext, request: ModelRequest) -> None:
+def scribble_request(context: refold.HookContext, request: refold.ModelRequest) -> None:
     scribble(block for message in request.messages for block in message.content)
     for spec in request.tools:
         spec.input_schema["scribbled"] = True
@@ -262,7 +237,7 @@ TURN = ["a.pre", "b.pre", "a.post", "b.post"]
 
 CHANGES = {
     "hooks run in order of registration, and what they changed is in the log beside what was": Case(
-        [use("look", {"at": "tea"}), say("Done.")],
+        [refold.use("look", {"at": "tea"}), refold.say("Done.")],
         [
             send("Go", "Done. a b"),
             check(
@@ -279,19 +254,19 @@ CHANGES = {
         done=["saw tea"],
     ),
     "messages and tools of a request may change, and a tool taken out cannot be called": Case(
-        [[LOOK, use("pay", {"amount": 3}), use("ask", {})], say("Done.")],
+        [[LOOK, refold.use("pay", {"amount": 3}), refold.use("ask", {})], refold.say("Done.")],
         [send("Go", "Done."), check(first_request, (["ask", "look", "park"], "other", 0.5, 9)), check(rebuilt)],
         options=hooked(on_pre_llm=add),
         kinds=[None, "denied", "not_found"],
         requests={0: ["user: It is Monday.", "user: Go"]},
     ),
     "a large change of a request is a payload": Case(
-        [say("Done.")],
+        [refold.say("Done.")],
         [send("Go", "Done."), check(large, (True, True)), check(rebuilt)],
         options=hooked(on_pre_llm=pad),
     ),
     "arguments change before they are recorded, so that what is approved is what runs": Case(
-        [use("pay", {"amount": 100}), say("Paid.")],
+        [refold.use("pay", {"amount": 100}), refold.say("Paid.")],
         [
             [begin("Pay"), approval_asked(), decide(True), ends("Paid.")],
             check(amounts, ({"amount": 100}, {"amount": 50}, True)),
@@ -300,26 +275,28 @@ CHANGES = {
         done=["paid 50"],
     ),
     "calls may be taken out of an answer, and the tokens stay the provider's": Case(
-        [ModelResponse(content=(LOOK,), stop_reason="tool_use", usage=Usage(input_tokens=7))],
+        [refold.ModelResponse(content=(LOOK,), stop_reason="tool_use", usage=refold.Usage(input_tokens=7))],
         [send("Go", "No."), check(lambda play: play.sent[0].usage.input_tokens, 7)],
-        options=hooked(on_post_llm=lambda _, answer: ModelResponse(content=text("No."), usage=Usage(input_tokens=9))),
+        options=hooked(
+            on_post_llm=lambda _, answer: refold.ModelResponse(content=text("No."), usage=refold.Usage(input_tokens=9))
+        ),
         done=[],
     ),
     "a call may be denied before its body, and the model is told": Case(
-        [LOOK, say("Ok.")],
+        [LOOK, refold.say("Ok.")],
         [send("Go", "Ok."), recorded(ev.ToolCallFailed, "kind content broken", ("denied", "Not on Mondays.", False))],
-        options=hooked(on_tool_call=lambda context, call: Deny("Not on Mondays.")),
+        options=hooked(on_tool_call=lambda context, call: refold.Deny("Not on Mondays.")),
         done=[],
     ),
     "a failure's words may change and its kind stays": Case(
-        [[use("fail", {"kind": kind}) for kind in ("transient", "permanent")], say("Ok.")],
+        [[refold.use("fail", {"kind": kind}) for kind in ("transient", "permanent")], refold.say("Ok.")],
         [send("Go", "Ok."), recorded(ev.ToolCallFailed, "content original", *[("secret ****", "secret 4711")] * 2)],
         tools=[fail],
         options=hooked(on_tool_result=mask),
         kinds=["transient", "permanent"],
     ),
     "the answer of a tool that ends the run may change too": Case(
-        [use("finish", {"text": "the secret is 4711"})],
+        [refold.use("finish", {"text": "the secret is 4711"})],
         [
             send("Go", "the secret is ****"),
             recorded(ev.ToolCallCompleted, "content original", ("the secret is ****", "the secret is 4711")),
@@ -327,7 +304,7 @@ CHANGES = {
         options=hooked(on_tool_result=mask),
     ),
     "a key is of what was given, whatever middleware makes of it": Case(
-        [say("one"), say("two")],
+        [refold.say("one"), refold.say("two")],
         [
             [send("Go", "one", key="k"), send("Go", "one", key="k"), refused("used before", send("Stop", key="k"))],
             [restart(), send("Go", "one", key="k"), check(lambda play: len({each.run for each in play.sent}), 1)],
@@ -344,7 +321,7 @@ CHANGES = {
         options=lambda play: {"middleware": [Tagging()]},
     ),
     "what middleware does in place to what it is shown changes nothing": Case(
-        [LOOK, say("Ok.")],
+        [LOOK, refold.say("Ok.")],
         [send("Go", "Ok."), check(scribbled, False), check(rebuilt)],
         options=hooked(on_pre_llm=scribble_request, on_post_llm=lambda _, answer: scribble(answer.content)),
         done=["saw a"],
@@ -355,10 +332,10 @@ CHANGES = {
 # Middleware that fails, or will not end
 
 
-def saying(value: Any) -> Callable[[HookContext, Any], Any]:
+def saying(value: Any) -> Callable[[refold.HookContext, Any], Any]:
     """Raise an error or give a value, in the first run only."""
 
-    def hook(context: HookContext, _: Any) -> Any:
+    def hook(context: refold.HookContext, _: Any) -> Any:
         if context.run != "run_3" and context.run is not None:
             return None
         if isinstance(value, BaseException):
@@ -377,7 +354,7 @@ def making(**made: Any) -> dict[str, Any]:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "an answer alone": {"messages": [Message("assistant", text("I begin."))]},
+    "an answer alone": {"messages": [refold.Message("assistant", text("I begin."))]},
     "no message": {"messages": []},
     "what is no message": {"messages": ["no message"]},
     "what is no tool": {"tools": ["no tool"]},
@@ -389,7 +366,7 @@ def stubborn(hook: str) -> Callable[[Play], dict[str, Any]]:
     """Options with middleware that swallows its first cancellation, and answers after it."""
 
     def options(play: Play) -> dict[str, Any]:
-        async def hold(context: HookContext, value: Any) -> Any:
+        async def hold(context: refold.HookContext, value: Any) -> Any:
             if "held" in play.kept:
                 return None
             play.kept["held"] = True
@@ -422,8 +399,8 @@ def broken_in(hook: str) -> Callable[[Play], Any]:
 FAILURES = {
     **{
         f"middleware that gives {what} on a model call fails that call, and the next input runs, {hook}": Case(
-            [say("a"), say("b"), say("b")],
-            [send("Go", Fails("agent_loop", f"Hooked.{hook}")), send("Again", Completed())],
+            [refold.say("a"), refold.say("b"), refold.say("b")],
+            [send("Go", Fails("agent_loop", f"Hooked.{hook}")), send("Again", refold.Completed())],
             options=hooked(**{hook: saying(value)}),
         )
         for what, value in BAD.items()
@@ -431,7 +408,7 @@ FAILURES = {
     },
     **{
         f"middleware that gives {what} on a tool call breaks that call as a failing policy does, {hook}": Case(
-            [LOOK, say("Ok.")],
+            [LOOK, refold.say("Ok.")],
             [send("Go", "Ok."), check(broken_in(hook))],
             config={"error_recovery": "retry"},
             options=hooked(**{hook: saying(value)}),
@@ -443,8 +420,8 @@ FAILURES = {
     },
     **{
         f"middleware that gives {what} on an input fails the send, and nothing is recorded": Case(
-            [say("a")],
-            [refused(None, send("Go"), error=(AgentLoopError, CommandRejected))],
+            [refold.say("a")],
+            [refused(None, send("Go"), error=(refold.AgentLoopError, refold.CommandRejected))],
             options=hooked(on_user_message=saying(value)),
             events=[],
         )
@@ -452,19 +429,19 @@ FAILURES = {
     },
     **{
         f"a request with {what}, which no provider or no log takes, fails the call": Case(
-            [say("a")], [send("Go", Fails("agent_loop")), requested(0)], options=making(**made)
+            [refold.say("a")], [send("Go", Fails("agent_loop")), requested(0)], options=making(**made)
         )
         for what, made in WRONG.items()
     },
     **{
         f"middleware that swallows its cancellation cannot make a cancelled run succeed, {hook}": Case(
-            [first, say("Next."), say("Next.")],
-            [begin("Go"), does(held), cancel(), ends(Cancelled()), send("Again", "Next."), *late],
+            [first, refold.say("Next."), refold.say("Next.")],
+            [begin("Go"), does(held), cancel(), ends(refold.Cancelled()), send("Again", "Next."), *late],
             options=stubborn(hook),
         )
         for hook, first, late in (
-            ("on_pre_llm", say("Done."), []),
-            ("on_post_llm", say("Done."), []),
+            ("on_pre_llm", refold.say("Done."), []),
+            ("on_post_llm", refold.say("Done."), []),
             ("on_tool_result", LOOK, [until("ToolResultLate"), recorded(ev.ToolResultLate, "content", "saw a")]),
         )
     },
@@ -484,5 +461,5 @@ async def test_middleware_with_a_crash_after_each_commit(case: Case) -> None:
 
 
 def test_what_is_no_middleware_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Middleware only, not int"):
-        Agent(config=CONFIG, provider=ScriptedProvider([]), middleware=[3])  # type: ignore[list-item]
+    with pytest.raises(refold.ConfigError, match="Middleware only, not int"):
+        refold.Agent(config=CONFIG, provider=refold.ScriptedProvider([]), middleware=[3])  # type: ignore[list-item]

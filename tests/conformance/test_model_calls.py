@@ -7,23 +7,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    Cancelled,
-    Completed,
-    ModelRequest,
-    ModelResponse,
-    ProviderError,
-    Streamed,
-    TextDelta,
-    ThinkingDelta,
-    Tool,
-    ToolInputDelta,
-    Usage,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ActorRef, ManualClock
 from refold.actors.agent.model import StartModelCall
 from refold.actors.effects import CancelEffect
@@ -33,8 +17,8 @@ from refold.events.session.events import ModelFailed, ModelInterrupted
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import HeldAnswer, events_of, opened
 
-STREAMING = AgentConfig(model="m", streaming=True)
-CUT = ProviderError("cut", kind="connection", retryable=True)
+STREAMING = refold.AgentConfig(model="m", streaming=True)
+CUT = refold.ProviderError("cut", kind="connection", retryable=True)
 
 
 class Raises:
@@ -43,7 +27,7 @@ class Raises:
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
+    async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
         raise self.error
 
 
@@ -53,8 +37,8 @@ class Returns(Raises):
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        answer: ModelResponse = self.answer
+    async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
+        answer: refold.ModelResponse = self.answer
         return answer
 
 
@@ -71,10 +55,10 @@ class Streams:
     def __init__(self, *items: Any) -> None:
         self.items = items
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
+    async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
         raise AssertionError("it is streamed from")
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+    async def stream(self, request: refold.ModelRequest) -> AsyncIterator[Any]:
         for item in self.items:
             if isinstance(item, BaseException):
                 raise item
@@ -88,19 +72,19 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
-HI, H = TextDelta("hi"), TextDelta("h")
+HI, H = refold.TextDelta("hi"), refold.TextDelta("h")
 NO_DELTAS: list[Any] = [
-    *(None, "text", {"type": "text"}, TextDelta(b"bytes"), ThinkingDelta(None)),  # type: ignore[arg-type]
-    *(ToolInputDelta(True, "pay", "{}"), ToolInputDelta(-1, "pay", "{}")),
-    *(ToolInputDelta(0, "pay", {}), ToolInputDelta(0, "pay", "{}", 7)),  # type: ignore[arg-type]
-    *(UsageDelta({"input_tokens": 1}), UsageDelta(Usage(output_tokens=-1))),  # type: ignore[arg-type]
+    *(None, "text", {"type": "text"}, refold.TextDelta(b"bytes"), refold.ThinkingDelta(None)),  # type: ignore[arg-type]
+    *(refold.ToolInputDelta(True, "pay", "{}"), refold.ToolInputDelta(-1, "pay", "{}")),
+    *(refold.ToolInputDelta(0, "pay", {}), refold.ToolInputDelta(0, "pay", "{}", 7)),  # type: ignore[arg-type]
+    *(UsageDelta({"input_tokens": 1}), UsageDelta(refold.Usage(output_tokens=-1))),  # type: ignore[arg-type]
 ]
-UNUSABLE = ModelResponse(content=("text",), usage=Usage(output_tokens=3))  # type: ignore[arg-type]
+UNUSABLE = refold.ModelResponse(content=("text",), usage=refold.Usage(output_tokens=3))  # type: ignore[arg-type]
 
 ODD_ERRORS = [
     *(GeneratorExit(), StopAsyncIteration(), UnsayableError(), ValueError("\ud800" * 200_000)),
-    ProviderError("x", kind="nonsense", status="529", retry_after_s=float("inf")),  # type: ignore[arg-type]
-    ProviderError("x", kind="overloaded", retryable=True, retry_after_s=float("nan")),
+    refold.ProviderError("x", kind="nonsense", status="529", retry_after_s=float("inf")),  # type: ignore[arg-type]
+    refold.ProviderError("x", kind="overloaded", retryable=True, retry_after_s=float("nan")),
 ]
 
 FAILURES: dict[str, tuple[Any, str | None, str, list[tuple[str, int]]]] = {
@@ -109,11 +93,11 @@ FAILURES: dict[str, tuple[Any, str | None, str, list[tuple[str, int]]]] = {
     "a stream that is cut": (Streams(H, CUT), "connection", "cut", [("h", 0)]),
     "a stream that breaks": (Streams(H, RuntimeError("broken")), "agent_loop", "broken", [("h", 0)]),
     "an answer that cannot be used": (
-        Streams(H, UsageDelta(Usage(output_tokens=3)), UNUSABLE),
+        Streams(H, UsageDelta(refold.Usage(output_tokens=3)), UNUSABLE),
         *("malformed", "cannot be used", [("h", 3)]),
     ),
     **{
-        f"what is no delta, {item!r}": (Streams(H, item, say("hi")), "malformed", "cannot be used", [("h", 0)])
+        f"what is no delta, {item!r}": (Streams(H, item, refold.say("hi")), "malformed", "cannot be used", [("h", 0)])
         for item in NO_DELTAS
     },
     "an error of its own": (Raises(ValueError("broken \ud800")), "agent_loop", "ValueError: broken \ufffd", []),
@@ -137,17 +121,17 @@ async def test_what_is_no_answer_fails_the_call_and_what_came_before_is_evidence
     log: EventStore, provider: Any, kind: str | None, words: str, evidence: list[tuple[str, int]]
 ) -> None:
     async with opened(log, provider=provider, config=STREAMING) as (_, session), session.stream("go") as stream:
-        deltas = [item.delta async for item in stream if isinstance(item, Streamed)]
+        deltas = [item.delta async for item in stream if isinstance(item, refold.Streamed)]
         (failed,) = await events_of(session, ModelFailed)
         assert kind in (None, failed.kind)
         assert (words in failed.message, 0 < len(failed.message) <= 2_000) == (True, True)
         found = await events_of(session, ModelInterrupted)
         assert [(text_of(each.content), each.usage.output_tokens) for each in found] == evidence
-    assert [delta for delta in deltas if isinstance(delta, TextDelta)] == [H] * len(evidence)
+    assert [delta for delta in deltas if isinstance(delta, refold.TextDelta)] == [H] * len(evidence)
 
 
 async def test_a_providers_error_is_recorded_with_its_fields(log: EventStore) -> None:
-    error = ProviderError("slow down", kind="rate_limit", status=429, retryable=True, retry_after_s=2.5)
+    error = refold.ProviderError("slow down", kind="rate_limit", status=429, retryable=True, retry_after_s=2.5)
     async with opened(log, error) as (_, session):
         await session.send("go")
         (failed,) = await events_of(session, ModelFailed)
@@ -158,7 +142,7 @@ class Plain:
     """A stream without `aclose`."""
 
     def __init__(self) -> None:
-        self.items = [say("hi"), HI]
+        self.items = [refold.say("hi"), HI]
 
     def __aiter__(self) -> "Plain":
         return self
@@ -170,9 +154,9 @@ class Plain:
 class Clings(Streams):
     """Has a stream that does not close as it should."""
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+    async def stream(self, request: refold.ModelRequest) -> AsyncIterator[Any]:
         try:
-            yield say("hi")
+            yield refold.say("hi")
         finally:
             await super().stream(request).__anext__()
 
@@ -180,14 +164,14 @@ class Clings(Streams):
 class Gives(Streams):
     """Gives something in place of an asynchronous generator."""
 
-    def stream(self, request: ModelRequest) -> Any:
+    def stream(self, request: refold.ModelRequest) -> Any:
         return self.items[0]()
 
 
 ANSWERS: dict[str, Callable[[], Any]] = {
     **{
-        f"nothing is read after it, {after!r}": lambda after=after: Streams(HI, say("hi"), after)  # type: ignore[misc]
-        for after in (say("another"), TextDelta("more"), RuntimeError("late"), 7)
+        f"nothing is read after it, {after!r}": lambda after=after: Streams(HI, refold.say("hi"), after)  # type: ignore[misc]
+        for after in (refold.say("another"), refold.TextDelta("more"), RuntimeError("late"), 7)
     },
     "its stream fails to close": lambda: Clings(ValueError("the connection was gone already")),
     "its stream has no aclose": lambda: Gives(Plain),
@@ -216,8 +200,8 @@ async def test_a_stream_that_does_not_close_costs_its_answer_a_moment(memory: Ev
 
 
 async def test_a_stream_method_that_gives_no_stream_is_a_failure_that_says_so(log: EventStore) -> None:
-    async def whole() -> ModelResponse:
-        return say("hi")
+    async def whole() -> refold.ModelResponse:
+        return refold.say("hi")
 
     async with opened(log, provider=Gives(whole), config=STREAMING) as (_, session):
         await session.send("go")
@@ -229,11 +213,11 @@ async def test_a_check_of_arguments_that_breaks_fails_the_run(log: EventStore, m
     def broken(*_: object) -> None:
         raise LookupError("a broken check")
 
-    @tool
+    @refold.tool
     async def work() -> None: ...
 
-    async with opened(log, use("work"), tools=[work], alike=False) as (_, session):
-        monkeypatch.setattr(Tool, "check", broken)
+    async with opened(log, refold.use("work"), tools=[work], alike=False) as (_, session):
+        monkeypatch.setattr(refold.Tool, "check", broken)
         assert "a broken check" in str((await session.send("go")).outcome)
 
 
@@ -243,7 +227,7 @@ async def test_what_shows_pieces_may_fail_and_disturbs_no_answer(
     def broken(*_: object) -> None:
         raise LookupError("of the observer")
 
-    async with opened(log, provider=Streams(HI, say("hi")), config=STREAMING) as (runtime, session):
+    async with opened(log, provider=Streams(HI, refold.say("hi")), config=STREAMING) as (runtime, session):
         monkeypatch.setattr(runtime.event_bus, "streamed", broken)
         assert (await session.send("go")).text == "hi"
     assert "of the observer" in caplog.text
@@ -257,8 +241,8 @@ async def test_a_prompt_that_is_missing_from_the_log_is_a_failure_that_names_it(
             return {} if self.forgets else await super().read_payloads(hashes)
 
     store = Forgetful()
-    config = AgentConfig(model="m", system_prompt="Be brief.")
-    async with opened(store, say("hi"), config=config) as (_, session):
+    config = refold.AgentConfig(model="m", system_prompt="Be brief.")
+    async with opened(store, refold.say("hi"), config=config) as (_, session):
         assert "is missing from :memory:" in str((await session.send("go")).outcome)
         store.forgets = False
         assert (await session.send("again")).text == "hi"
@@ -270,21 +254,21 @@ async def test_a_prompt_that_is_missing_from_the_log_is_a_failure_that_names_it(
 class StreamsOn(Streams):
     """Goes on with a piece after its cancellation."""
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
-        yield TextDelta("before")
+    async def stream(self, request: refold.ModelRequest) -> AsyncIterator[Any]:
+        yield refold.TextDelta("before")
         with suppress(asyncio.CancelledError):
             await never()
-        yield TextDelta(", after")
+        yield refold.TextDelta(", after")
         raise AssertionError("read on")
 
 
 class Lingers(Streams):
     """Is cancelled when its answer is whole."""
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+    async def stream(self, request: refold.ModelRequest) -> AsyncIterator[Any]:
         try:
             yield HI
-            yield say("hi", usage=Usage(output_tokens=3))
+            yield refold.say("hi", usage=refold.Usage(output_tokens=3))
         finally:
             await never()
 
@@ -292,9 +276,9 @@ class Lingers(Streams):
 class Endless(Streams):
     """Never waits."""
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+    async def stream(self, request: refold.ModelRequest) -> AsyncIterator[Any]:
         while True:
-            yield TextDelta("x")
+            yield refold.TextDelta("x")
 
 
 @pytest.mark.parametrize(
@@ -313,9 +297,9 @@ async def test_a_stream_that_is_cancelled_leaves_what_had_come_as_evidence(
     async with opened(log, provider=provider, config=STREAMING) as (_, session):
         async with session.stream("go") as stream:
             async for item in stream:
-                if isinstance(item, Streamed):
+                if isinstance(item, refold.Streamed):
                     break
-        assert stream.result.outcome == Cancelled()
+        assert stream.result.outcome == refold.Cancelled()
         found = await events_of(session, ModelInterrupted)
         assert evidence in (None, [(text_of(each.content), each.usage.output_tokens) for each in found])
 
@@ -340,7 +324,7 @@ async def test_a_call_that_is_cancelled_before_it_begins_asks_no_model(
         sending = asyncio.create_task(session.send("go"))
         await started.wait()
         await session.cancel()
-        assert (await sending).outcome == Cancelled()
+        assert (await sending).outcome == refold.Cancelled()
     assert not model.asked.is_set()
 
 
@@ -353,14 +337,14 @@ async def test_a_call_that_a_model_is_told_of_twice_is_made_once(
         for _ in range(2 if isinstance(message, StartModelCall) else 1):
             tell(ref, message)
 
-    async def answer(request: ModelRequest) -> ModelResponse:
+    async def answer(request: refold.ModelRequest) -> refold.ModelResponse:
         asked.append(request.messages[-1].text)
         await asyncio.sleep(0)
-        return say("hi")
+        return refold.say("hi")
 
     monkeypatch.setattr(ActorRef, "tell", twice)
     async with opened(log, *[answer] * 4) as (runtime, session):
         other = await runtime.session("other")
         results = await asyncio.gather(session.send("one"), other.send("two"))
-    assert [result.outcome for result in results] == [Completed()] * 2
+    assert [result.outcome for result in results] == [refold.Completed()] * 2
     assert sorted(asked) == ["one", "two"]

@@ -5,26 +5,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    ConfigError,
-    Deny,
-    ImageBlock,
-    ModelRequest,
-    ReActProvider,
-    ScriptedProvider,
-    Streamed,
-    TextBlock,
-    TextDelta,
-    ThinkingBlock,
-    ThinkingDelta,
-    ToolUseBlock,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.react.text import EXPECTED
 from refold.stores import EventStore
@@ -46,7 +27,7 @@ from tests.conformance.steps import (
 )
 
 REACT: dict[str, Any] = {"model": "text-model", "protocol": "react"}
-CONFIG = AgentConfig(**REACT)
+CONFIG = refold.AgentConfig(**REACT)
 
 LOOK = 'Thought: I look.\nAction: look\nAction Input: {"at": "x"}'
 DONE = "Thought: I know.\nFINAL_ANSWER: Seen."
@@ -61,7 +42,7 @@ def text_only(play: Play) -> bool:
         blocks = [block for message in request.messages for block in message.content]
         assert request.tools == ()
         assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
-        assert all(isinstance(block, TextBlock | ImageBlock) for block in blocks)
+        assert all(isinstance(block, refold.TextBlock | refold.ImageBlock) for block in blocks)
     return True
 
 
@@ -87,7 +68,7 @@ CASES = {
         [LOOK, DONE],
         [
             send("What is x?", "Seen."),
-            check(blocks, [TextBlock, ThinkingBlock, ToolUseBlock]),
+            check(blocks, [refold.TextBlock, refold.ThinkingBlock, refold.ToolUseBlock]),
         ],
         events=[
             *["SessionOpened", "AgentConfigured", "InputQueued", "RunStarted", "ModelRequested", "ModelResponded"],
@@ -145,12 +126,12 @@ CASES = {
         kinds=["invalid_arguments", "invalid_arguments", "not_found"],
     ),
     "an answer that is cut inside its action is not run": react(
-        [say('Action: look\nAction Input: {"at": "x', stop_reason="max_tokens"), LOOK, DONE],
+        [refold.say('Action: look\nAction Input: {"at": "x', stop_reason="max_tokens"), LOOK, DONE],
         [send("What is x?", "Seen.")],
         kinds=["truncated", None],
     ),
     "native calls are taken and shown one after another": react(
-        [[use("look", {"at": "a"}), use("look", {"at": "b"})], DONE],
+        [[refold.use("look", {"at": "a"}), refold.use("look", {"at": "b"})], DONE],
         [send("What?", "Seen.")],
         requests={
             1: [
@@ -160,7 +141,7 @@ CASES = {
         },
     ),
     "A16: a session changes between text and native calls": Case(
-        [LOOK, DONE, use("look", {"at": "y"}), "Native.", DONE],
+        [LOOK, DONE, refold.use("look", {"at": "y"}), "Native.", DONE],
         [
             [send("one", "Seen."), restart(config={"model": "native-model", "protocol": "native"})],
             [send("two", "Native."), restart(), send("three", "Seen.")],
@@ -176,13 +157,13 @@ CASES = {
     ),
     "cancelling a tool leaves a balanced history": react(
         [PARK.format("park"), DONE],
-        [begin(), begun(1), cancel(), ends(Cancelled()), send("go on", "Seen.")],
+        [begin(), begun(1), cancel(), ends(refold.Cancelled()), send("go on", "Seen.")],
         results=[CANCELLED_TEXT],
         requests={1: ["...", f"user: Observation: Error (cancelled): {CANCELLED_TEXT}", "user: go on"]},
     ),
     "cancelling a model leaves no answer": react(
-        [Held(say(LOOK)), DONE],
-        [begin(), asked(), cancel(), ends(Cancelled()), send("go on", "Seen.")],
+        [Held(refold.say(LOOK)), DONE],
+        [begin(), asked(), cancel(), ends(refold.Cancelled()), send("go on", "Seen.")],
         requests={1: ["user: go", "user: go on"]},
     ),
     **{
@@ -205,7 +186,7 @@ CASES = {
     "a policy judges what was parsed": react(
         ["Action: look\nAction Input: x", "Action: look\nAction Input: y", DONE],
         [send("What?", "Seen."), check(lambda play: play.requests[1].messages[-1].text, DENIED)],
-        options={"policy": lambda call: Deny("not x") if call.input == {"at": "x"} else None},
+        options={"policy": lambda call: refold.Deny("not x") if call.input == {"at": "x"} else None},
         results=["not x", "saw y"],
         kinds=["denied", None],
     ),
@@ -229,16 +210,16 @@ async def test_react_with_a_crash_after_each_commit(case: Case) -> None:
 
 
 async def test_a_provider_for_text_is_not_put_behind_another(log: EventStore) -> None:
-    scripted = ScriptedProvider([LOOK, DONE])
-    provider = ReActProvider(scripted, stop=False)
-    async with AgentRuntime(CONFIG, provider=provider, tools=Bench().tools, log=log) as runtime:
+    scripted = refold.ScriptedProvider([LOOK, DONE])
+    provider = refold.ReActProvider(scripted, stop=False)
+    async with refold.AgentRuntime(CONFIG, provider=provider, tools=Bench().tools, log=log) as runtime:
         assert (await (await runtime.session("s")).send("What is x?")).text == "Seen."
     assert [request.stop_sequences for request in scripted.requests] == [(), ()]
     assert scripted.requests[0].system_prompt.count("# How to answer") == 1
 
 
 async def test_sessions_at_once_share_nothing(log: EventStore) -> None:
-    def answer(request: ModelRequest) -> str:
+    def answer(request: refold.ModelRequest) -> str:
         name = request.messages[0].text
         if len(request.messages) == 1:
             return f'Action: look\nAction Input: {{"at": "{name}"}}'
@@ -251,17 +232,17 @@ async def test_sessions_at_once_share_nothing(log: EventStore) -> None:
 
 
 async def test_a_stream_shows_thoughts_and_the_answer(log: EventStore) -> None:
-    config = AgentConfig(streaming=True, **REACT)
+    config = refold.AgentConfig(streaming=True, **REACT)
     async with runtime_of(log, LOOK, DONE, tools=Bench().tools, config=config) as runtime:
         session = await runtime.session("s")
-        deltas = [item.delta async for item in session.stream("What is x?") if isinstance(item, Streamed)]
-    assert "".join(delta.thinking for delta in deltas if isinstance(delta, ThinkingDelta)) == "I look.I know."
-    assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == "Seen."
+        deltas = [item.delta async for item in session.stream("What is x?") if isinstance(item, refold.Streamed)]
+    assert "".join(delta.thinking for delta in deltas if isinstance(delta, refold.ThinkingDelta)) == "I look.I know."
+    assert "".join(delta.text for delta in deltas if isinstance(delta, refold.TextDelta)) == "Seen."
 
 
 @pytest.mark.parametrize("name", ["none", "NULL", "final_answer", "Final-Answer"])
 def test_a_tool_whose_name_means_something_else_in_react_text_is_refused(name: str) -> None:
-    tools = [tool(tier="observe", effect="pure", name=name)(lambda: "x")]
-    with pytest.raises(ConfigError, match=name):
-        AgentRuntime(CONFIG, provider=ScriptedProvider([]), tools=tools)
-    AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), tools=tools)
+    tools = [refold.tool(tier="observe", effect="pure", name=name)(lambda: "x")]
+    with pytest.raises(refold.ConfigError, match=name):
+        refold.AgentRuntime(CONFIG, provider=refold.ScriptedProvider([]), tools=tools)
+    refold.AgentRuntime(refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), tools=tools)

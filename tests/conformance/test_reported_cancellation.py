@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    ModelRequest,
-    ScriptedProvider,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.events.core.content import CANCELLED_TEXT
 from refold.stores import EventStore
 from tests.conformance.sessions import TERMINAL, WAYS_TO_CANCEL, opened, results_of, runtime_of, types_of
@@ -117,15 +108,15 @@ async def test_case_g01_g04_the_tools_task_and_its_children_are_over_before_the_
 ) -> None:
     made, tasks = Work(), list[asyncio.Task[Any] | None]()
 
-    @tool
+    @refold.tool
     async def work() -> str:
         tasks.append(asyncio.current_task())
         await manners(made)
         return "as if nothing had been"
 
-    async with opened(log, use("work"), say("after"), tools=[work]) as (_, session):
+    async with opened(log, refold.use("work"), refold.say("after"), tools=[work]) as (_, session):
         outcome = await WAYS_TO_CANCEL[way](session, made.begun.wait)
-        assert outcome == (None if way == "task" else Cancelled())
+        assert outcome == (None if way == "task" else refold.Cancelled())
         assert [task is not None and task.done() for task in tasks] == [True]
         assert sorted(made.cleaned) == cleaned
         ticks = made.ticks
@@ -138,7 +129,7 @@ async def test_case_g01_g04_the_tools_task_and_its_children_are_over_before_the_
 async def test_case_g04_a_second_cancel_in_the_cleaning_of_the_first_changes_nothing(log: EventStore) -> None:
     begun, cleaning, gate, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[str]()
 
-    @tool
+    @refold.tool
     async def work() -> str:
         try:
             begun.set()
@@ -149,7 +140,7 @@ async def test_case_g04_a_second_cancel_in_the_cleaning_of_the_first_changes_not
             cleaned.append("done")
         return "unreachable"
 
-    async with opened(log, use("work"), say("after"), tools=[work]) as (_, session):
+    async with opened(log, refold.use("work"), refold.say("after"), tools=[work]) as (_, session):
         sending = asyncio.create_task(session.send("go"))
         await begun.wait()
         first = asyncio.create_task(session.cancel())
@@ -214,7 +205,7 @@ async def test_case_g05_a_tool_leaves_what_it_opened_in_the_task_that_opened_it(
 ) -> None:
     begun, seen = asyncio.Event(), list[str]()
 
-    @tool
+    @refold.tool
     async def connect() -> str:
         async with resource(seen, kind):
             if end == "times out":
@@ -227,7 +218,10 @@ async def test_case_g05_a_tool_leaves_what_it_opened_in_the_task_that_opened_it(
                 await asyncio.Event().wait()
         return "used"
 
-    async with opened(log, use("connect"), say("done"), say("after"), tools=[connect]) as (_, session):
+    async with opened(log, refold.use("connect"), refold.say("done"), refold.say("after"), tools=[connect]) as (
+        _,
+        session,
+    ):
         if end in WAYS:
             await WAYS_TO_CANCEL[end](session, begun.wait)
             assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT]
@@ -244,7 +238,7 @@ async def test_case_g05_a_tool_leaves_what_it_opened_in_the_task_that_opened_it(
 async def test_case_g05_many_calls_at_once_each_have_a_task_of_their_own(log: EventStore) -> None:
     seen, tasks = list[str](), set[asyncio.Task[Any] | None]()
 
-    @tool(tier="observe")
+    @refold.tool(tier="observe")
     async def connect(number: int) -> str:
         async with generated_scope(seen):
             tasks.add(asyncio.current_task())
@@ -253,7 +247,7 @@ async def test_case_g05_many_calls_at_once_each_have_a_task_of_their_own(log: Ev
         return f"used {number}"
 
     async with opened(
-        log, [use("connect", {"number": number}) for number in range(10)], say("done"), tools=[connect]
+        log, [refold.use("connect", {"number": number}) for number in range(10)], refold.say("done"), tools=[connect]
     ) as (_, session):
         assert (await session.send("go")).text == "done"
         assert [block.text for block in await results_of(session)] == [f"used {number}" for number in range(10)]
@@ -264,14 +258,14 @@ async def test_case_g05_many_calls_at_once_each_have_a_task_of_their_own(log: Ev
 async def test_case_g05_a_tool_that_is_an_open_generator_at_a_close_is_left_in_its_own_task(log: EventStore) -> None:
     begun, seen = asyncio.Event(), list[str]()
 
-    @tool
+    @refold.tool
     async def connect() -> str:
         async with generated_scope(seen):
             begun.set()
             await asyncio.Event().wait()
         return "unreachable"
 
-    async with runtime_of(log, use("connect"), tools=[connect], close_grace_s=0) as runtime:
+    async with runtime_of(log, refold.use("connect"), tools=[connect], close_grace_s=0) as runtime:
         sending = asyncio.create_task((await runtime.session("s")).send("go"))
         await begun.wait()
     assert seen == ["entered", "left"]
@@ -284,8 +278,8 @@ async def test_case_g05_a_provider_leaves_what_it_opened_in_the_task_that_opened
 ) -> None:
     begun, seen = asyncio.Event(), list[str]()
 
-    class Connects(ScriptedProvider):
-        async def complete(self, request: ModelRequest) -> Any:
+    class Connects(refold.ScriptedProvider):
+        async def complete(self, request: refold.ModelRequest) -> Any:
             async with generated_scope(seen):
                 response = await super().complete(request)
                 if len(self.requests) == 2:
@@ -293,17 +287,17 @@ async def test_case_g05_a_provider_leaves_what_it_opened_in_the_task_that_opened
                     await asyncio.Event().wait()
                 return response
 
-        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        async def stream(self, request: refold.ModelRequest) -> AsyncIterator[Any]:
             async with Scope(seen):
                 async for item in super().stream(request):
                     yield item
 
-    provider = Connects([say("one"), say("two"), say("three")])
-    config = AgentConfig(model="m", streaming=streaming)
-    async with AgentRuntime(config, provider=provider, log=log) as runtime:
+    provider = Connects([refold.say("one"), refold.say("two"), refold.say("three")])
+    config = refold.AgentConfig(model="m", streaming=streaming)
+    async with refold.AgentRuntime(config, provider=provider, log=log) as runtime:
         session = await runtime.session("s")
         assert (await session.send("go")).text == "one"
-        assert await WAYS_TO_CANCEL["session.cancel"](session, begun.wait) == Cancelled()
+        assert await WAYS_TO_CANCEL["session.cancel"](session, begun.wait) == refold.Cancelled()
         assert (await session.send("go")).text == "three"
     each = 6 if streaming else 3
     assert (seen.count("entered"), seen.count("left")) == (each, each)

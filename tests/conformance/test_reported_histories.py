@@ -10,23 +10,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    ImageBlock,
-    Message,
-    ModelRequest,
-    ModelResponse,
-    ScriptedProvider,
-    TextBlock,
-    ToolCallId,
-    ToolUse,
-    ToolUseBlock,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT
 from refold.events.model.messages import TextDelta, ToolInputDelta
@@ -55,21 +39,26 @@ from tests.conformance.steps import (
     waits,
 )
 
-STREAMING = AgentConfig(model="m", streaming=True)
+STREAMING = refold.AgentConfig(model="m", streaming=True)
 
 CUT = f"result: {CANCELLED_TEXT}"
 LOST = f"result: {CRASHED_TEXT}"
-BLOCKS = [ImageBlock(media_type="image/png", data=b"\x89PNG"), TextBlock(text="look"), "again"]
+BLOCKS = [refold.ImageBlock(media_type="image/png", data=b"\x89PNG"), refold.TextBlock(text="look"), "again"]
 
 
 def calls(name: str, *names: str) -> list[Any]:
-    return [use(name, {"name": each}) for each in names]
+    return [refold.use(name, {"name": each}) for each in names]
 
 
-def orphaned(name: str, count: int) -> list[Message]:
+def orphaned(name: str, count: int) -> list[refold.Message]:
     """Return messages of another system that end in calls without results."""
-    uses = tuple(ToolUseBlock(id=ToolCallId(f"toolu_{place}"), name=name, input={}) for place in range(count))
-    return [Message("user", (TextBlock(text=f"do {name}"),)), Message("assistant", (TextBlock(text="I"), *uses))]
+    uses = tuple(
+        refold.ToolUseBlock(id=refold.ToolCallId(f"toolu_{place}"), name=name, input={}) for place in range(count)
+    )
+    return [
+        refold.Message("user", (refold.TextBlock(text=f"do {name}"),)),
+        refold.Message("assistant", (refold.TextBlock(text="I"), *uses)),
+    ]
 
 
 def orphans_of(*names: str, count: int) -> list[str]:
@@ -91,16 +80,16 @@ def orphans_of(*names: str, count: int) -> list[str]:
 # A01, A04, A19: an interrupted call has its result before the next input
 
 TWENTY: dict[str, list[Any]] = {
-    "one by one": [use("look", {"at": f"{n}"}) for n in range(20)],
-    "beside each other": [[use("look", {"at": f"{n}"}) for n in range(20)]],
+    "one by one": [refold.use("look", {"at": f"{n}"}) for n in range(20)],
+    "beside each other": [[refold.use("look", {"at": f"{n}"}) for n in range(20)]],
 }
 
 INTERRUPTED = {
     **{
         f"case A01: the input after an interrupt comes behind one result for each call, {what}": Case(
-            [calls("park", *"abc"[:count]), say("fine"), say("still fine")],
+            [calls("park", *"abc"[:count]), refold.say("fine"), refold.say("still fine")],
             [
-                [begin(), begun(count), cancel(), ends(Cancelled())],
+                [begin(), begun(count), cancel(), ends(refold.Cancelled())],
                 [send(given, "fine"), send("more", "still fine")],
             ],
             requests={
@@ -115,36 +104,36 @@ INTERRUPTED = {
         )
     },
     "case A01: interrupts in a row each leave a balanced history": Case(
-        [*calls("park", *"abcd"), say("fine")],
+        [*calls("park", *"abcd"), refold.say("fine")],
         [
-            [[begin(f"input {n}"), begun(n), cancel(), ends(Cancelled())] for n in range(1, 5)],
+            [[begin(f"input {n}"), begun(n), cancel(), ends(refold.Cancelled())] for n in range(1, 5)],
             send("last", "fine"),
         ],
         requests={4: [*(line for n in range(1, 5) for line in (f"user: input {n}", "use park", CUT)), "user: last"]},
     ),
     "case A01: an input that waits while a call is interrupted comes behind its result": Case(
-        [calls("park", "a"), say("fine")],
-        [begin(), begun(1), begin("new text"), cancel(), ends(Cancelled(), "fine")],
+        [calls("park", "a"), refold.say("fine")],
+        [begin(), begun(1), begin("new text"), cancel(), ends(refold.Cancelled(), "fine")],
         requests={1: ["user: go", "use park", CUT, "user: new text"]},
     ),
     "case A01: a call that ended keeps its result beside those that were interrupted": Case(
-        [[*calls("park", "a"), use("look")], say("fine")],
-        [begin(), begun(1), until("ToolCallCompleted"), cancel(), ends(Cancelled()), send("new text", "fine")],
+        [[*calls("park", "a"), refold.use("look")], refold.say("fine")],
+        [begin(), begun(1), until("ToolCallCompleted"), cancel(), ends(refold.Cancelled()), send("new text", "fine")],
         requests={1: ["...", CUT, "result: saw it", "user: new text"]},
     ),
     "case A19: a call that was interrupted before it began says so in its event": Case(
         [calls("act", "a", "b")],
         [
-            [begin(), begun(1), cancel(), ends(Cancelled())],
+            [begin(), begun(1), cancel(), ends(refold.Cancelled())],
             recorded(ToolCallFailed, "kind started", ("cancelled", True), ("cancelled", False)),
         ],
         count={"ToolCallStarted": 1},
     ),
     **{
         f"case A24: twenty completed calls survive a cancel and a restart, {how}": Case(
-            [*script, *calls("park", "the last"), say("fine")],
+            [*script, *calls("park", "the last"), refold.say("fine")],
             [
-                [begin(token=True), begun(1), cancel_token(), ends(Cancelled()), restart()],
+                [begin(token=True), begun(1), cancel_token(), ends(refold.Cancelled()), restart()],
                 send("what came of it?", "fine"),
             ],
             results=[*(f"saw {n}" for n in range(20)), CANCELLED_TEXT],
@@ -160,7 +149,7 @@ INTERRUPTED = {
 CRASHED = {
     **{
         f"B10, case A16: an orphan that is imported gets one crash result, and so does a later one, {count}": Case(
-            [say("one"), say("more"), say("two"), say("three")],
+            [refold.say("one"), refold.say("more"), refold.say("two"), refold.say("three")],
             [
                 [bring(*orphaned("first", count)), send("go on", "one"), send("and on", "more"), restart()],
                 [
@@ -178,14 +167,14 @@ CRASHED = {
         for count in (1, 3)
     },
     "case A16: every crash in a tool is repaired, whatever was repaired before": Case(
-        [*calls("once", *"abc"), say("done")],
+        [*calls("once", *"abc"), refold.say("done")],
         [begin("go", key="k"), [[begun(n), crash_and_restart()] for n in (1, 2, 3)], send("go", "done", key="k")],
         history=["user: go", *["use once", LOST] * 3, "assistant: done"],
         kinds=["crashed"] * 3,
     ),
     **{
         f"B10, case A20: a prompt to a new process comes behind the results of the calls that were lost, {name}": Case(
-            [calls(name, "a", "b"), say("recovered"), say("answered")],
+            [calls(name, "a", "b"), refold.say("recovered"), refold.say("answered")],
             [begin(), begun(2), crash_and_restart(), let_go(), send("new prompt", "answered")],
             requests={
                 -2: (before := ["user: go", *[f"use {name}"] * 2, *results]),
@@ -204,8 +193,8 @@ CRASHED = {
             requests={-1: ["user: go", "use once", *lines, "user: new prompt"]},
         )
         for how, way, lines, script in (
-            ("resume", resume(), [LOST, "assistant: recovered"], [say("recovered"), say("answered")]),
-            ("cancel", cancel(), [CUT], [say("answered")]),
+            ("resume", resume(), [LOST, "assistant: recovered"], [refold.say("recovered"), refold.say("answered")]),
+            ("cancel", cancel(), [CUT], [refold.say("answered")]),
         )
     },
 }
@@ -215,7 +204,7 @@ CRASHED = {
 
 
 def slow(play: Play) -> list[Any]:
-    @tool(name="slow", timeout_s=5)
+    @refold.tool(name="slow", timeout_s=5)
     async def slow(name: str) -> str:
         return await play.bench.parked(name)
 
@@ -232,22 +221,22 @@ async def texts_without_silence(play: Play) -> list[str]:
     return [block.text for block in await results_of(play.session) if block.kind != "timeout"]
 
 
-PARK, ONCE = use("park", {"name": "a"}), use("once", {"name": "c"})
+PARK, ONCE = refold.use("park", {"name": "a"}), refold.use("once", {"name": "c"})
 
 ENDINGS = {
     "B15, case A19: denied, interrupted, timed out and crashed are different outcomes": Case(
         [
-            use("pay"),
-            say("denied"),
+            refold.use("pay"),
+            refold.say("denied"),
             *calls("park", "a"),
             *calls("slow", "b"),
-            say("timed out"),
+            refold.say("timed out"),
             *calls("once", "c"),
-            say("done"),
+            refold.say("done"),
         ],
         [
             [begin("pay"), decide(False, reason="too dear"), ends("denied")],
-            [begin("interrupt"), begun(1), cancel(), ends(Cancelled())],
+            [begin("interrupt"), begun(1), cancel(), ends(refold.Cancelled())],
             [begin("be slow"), begun(2), advance(6), ends("timed out"), check(silence, [True, False, False])],
             [begin("crash", key="k"), begun(3), crash_and_restart(), send("crash", "done", key="k")],
             recorded(
@@ -275,7 +264,7 @@ async def started_at(play: Play) -> int:
 
 def inputs(play: Play) -> list[Any]:
     blocks = [block for message in play.requests[-1].messages for block in message.content]
-    return [(block.input, block.malformed_input) for block in blocks if isinstance(block, ToolUseBlock)]
+    return [(block.input, block.malformed_input) for block in blocks if isinstance(block, refold.ToolUseBlock)]
 
 
 NAMES = [f"{number * 7919 % 101}" for number in range(50)]
@@ -285,14 +274,14 @@ NOTHING: list[Any] = ["", " \n", "null", None, {}]
 ARGUMENTS = {
     **{
         f"case B04: a call without arguments is shown again turn after turn, {arguments!r}": Case(
-            [use("look", arguments), say("one"), use("look", arguments), say("two")],
+            [refold.use("look", arguments), refold.say("one"), refold.use("look", arguments), refold.say("two")],
             [send("go", "one"), send("go", "two"), check(inputs, [({}, None)] * 2)],
         )
         for arguments in NOTHING
     },
     **{
         f"case B06: a turn with arguments that were cut goes on and makes the other calls, {cut}": Case(
-            [[use("look", cut), use("look", {"at": "whole"})], say("ok"), say("next")],
+            [[refold.use("look", cut), refold.use("look", {"at": "whole"})], refold.say("ok"), refold.say("next")],
             [send("go", "ok"), send("more", "next")],
             kinds=["invalid_arguments", None],
             done=["saw whole"],
@@ -300,7 +289,7 @@ ARGUMENTS = {
         for cut in ("{", '{"at', '{"at": "/a', '{"at": "a"', '{"at": "a"}}', '{"at": "a"} x')
     },
     "case B10: calls of one tick keep their arguments though their times are equal": Case(
-        [[use("look", {"at": name}) for name in NAMES], say("ok")],
+        [[refold.use("look", {"at": name}) for name in NAMES], refold.say("ok")],
         [send("go", "ok"), check(started_at, 1), check(inputs, [({"at": name}, None) for name in NAMES])],
         clock=True,
         results=[f"saw {name}" for name in NAMES],
@@ -321,7 +310,7 @@ async def test_histories_with_a_crash_after_each_commit(case: Case) -> None:
 
 
 async def test_case_a04_a_host_that_aborts_in_the_middle_of_a_cancel_leaves_no_open_call(log: EventStore) -> None:
-    parked, clock, script = Parked(), ManualClock(), [use("ignore", {"name": "it"})]
+    parked, clock, script = Parked(), ManualClock(), [refold.use("ignore", {"name": "it"})]
     async with opened(log, *script, tools=[parked.ignore], clock=clock, close_grace_s=0) as (runtime, session):
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
@@ -334,7 +323,7 @@ async def test_case_a04_a_host_that_aborts_in_the_middle_of_a_cancel_leaves_no_o
         while not closing.done():
             await clock.advance(1)
         await asyncio.wait([sending, cancelling])
-    async with opened(log, say("fine")) as (runtime, session):
+    async with opened(log, refold.say("fine")) as (runtime, session):
         assert (await session.send("new text")).text == "fine"
         words = ["user: go", "use ignore", f"result: {CANCELLED_TEXT}", "user: new text"]
         assert shown(requests_of(runtime)[0].messages) == words
@@ -343,30 +332,30 @@ async def test_case_a04_a_host_that_aborts_in_the_middle_of_a_cancel_leaves_no_o
 # B01: what a stream yields
 
 
-class Streams(ScriptedProvider):
+class Streams(refold.ScriptedProvider):
     """Yields given items instead of the pieces of its script's first answer."""
 
-    def __init__(self, items: Callable[[ModelResponse], list[Any]], script: list[Any]) -> None:
+    def __init__(self, items: Callable[[refold.ModelResponse], list[Any]], script: list[Any]) -> None:
         super().__init__(script)
         self._items = items
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+    async def stream(self, request: refold.ModelRequest) -> AsyncIterator[Any]:
         response = await self.complete(request)
         for item in self._items(response) if len(self.requests) == 1 else [response]:
             yield item
 
 
-def _cumulative_pieces(response: ModelResponse) -> list[Any]:
+def _cumulative_pieces(response: refold.ModelResponse) -> list[Any]:
     """Return pieces that begin at the first call again and again, and then the answer."""
     return [ToolInputDelta(n, "work", f'{{"name":"{n}"}}') for last in range(3) for n in range(last + 1)] + [response]
 
 
-def _more_behind_the_answer(response: ModelResponse) -> list[Any]:
+def _more_behind_the_answer(response: refold.ModelResponse) -> list[Any]:
     """Return the answer, which ends a stream, and the whole of it again behind that."""
     return [*_cumulative_pieces(response), *_cumulative_pieces(response)]
 
 
-def _text_between(response: ModelResponse) -> list[Any]:
+def _text_between(response: refold.ModelResponse) -> list[Any]:
     return [TextDelta("I "), *_cumulative_pieces(response)[:-1], TextDelta("will"), response]
 
 
@@ -377,31 +366,33 @@ async def test_case_b01_what_a_stream_repeats_makes_no_call_of_its_own(
 ) -> None:
     ran: list[str] = []
 
-    @tool(tier="observe")
+    @refold.tool(tier="observe")
     async def work(name: str) -> str:
         ran.append(name)
         return f"{name} is done"
 
-    answer = [ToolUse(name="work", input={"name": str(n)}, id=ids[n]) for n in range(3)]
-    provider = Streams(items, [answer, say("ok")])
-    async with AgentRuntime(STREAMING, provider=provider, tools=[work], log=log) as runtime:
+    answer = [refold.ToolUse(name="work", input={"name": str(n)}, id=ids[n]) for n in range(3)]
+    provider = Streams(items, [answer, refold.say("ok")])
+    async with refold.AgentRuntime(STREAMING, provider=provider, tools=[work], log=log) as runtime:
         session = await runtime.session("s")
         assert (await session.send("go")).text == "ok"
         history, results = await session.history(), await results_of(session)
     assert sorted(ran) == ["0", "1", "2"]
-    calls = [block for message in history for block in message.content if isinstance(block, ToolUseBlock)]
+    calls = [block for message in history for block in message.content if isinstance(block, refold.ToolUseBlock)]
     assert [call.provider_id for call in calls] == list(ids)
     assert len({call.id for call in calls}) == 3
     assert [result.text for result in results] == ["0 is done", "1 is done", "2 is done"]
 
 
 async def test_case_b01_pieces_without_an_answer_make_no_call_at_all(log: EventStore) -> None:
-    @tool
+    @refold.tool
     async def work(name: str) -> str:
         raise AssertionError("half an answer calls nothing")
 
-    provider = Streams(lambda response: _cumulative_pieces(response)[:-1], [use("work", {"name": "0"}), say("ok")])
-    async with AgentRuntime(STREAMING, provider=provider, tools=[work], log=log) as runtime:
+    provider = Streams(
+        lambda response: _cumulative_pieces(response)[:-1], [refold.use("work", {"name": "0"}), refold.say("ok")]
+    )
+    async with refold.AgentRuntime(STREAMING, provider=provider, tools=[work], log=log) as runtime:
         session = await runtime.session("s")
         result = await session.send("go")
         assert type(result.outcome).__name__ in ("Failed", "Completed")

@@ -11,35 +11,12 @@ import httpx
 import msgspec
 import pytest
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    Completed,
-    ConfigError,
-    ImageBlock,
-    ModelRequest,
-    PersistenceError,
-    ProviderError,
-    RetryPolicy,
-    ScriptedProvider,
-    TextBlock,
-    say,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.model import request as request_building
 from refold.events.model.request import form_of, request_digest
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC
-from refold.events.session.events import (
-    ContextPrepared,
-    InputQueued,
-    ModelFailed,
-    ModelRequested,
-    ModelResponded,
-    RequestBuilt,
-    RunCompleted,
-    TimerFired,
-)
 from refold.providers import FallbackProvider, OpenAIProvider, RecordingProvider
 from refold.providers.http.settings import HttpTimeouts
 from refold.providers.recorded import json_of
@@ -71,31 +48,31 @@ async def versions(log: EventStore, *types: type) -> list[int]:
 async def test_a_request_in_flight_is_shown_as_it_left_and_is_the_same_when_it_is_answered(shape: str) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
-    async def wait(request: ModelRequest) -> str:
+    async def wait(request: refold.ModelRequest) -> str:
         asked.set()
         await answer.wait()
         return "Thought: so.\nFINAL_ANSWER: green" if shape == "react" else "green, shortly"
 
     at = len(flight.before(shape))
-    script = [*flight.before(shape), wait, *[say("green")] * (shape == "summary")]
+    script = [*flight.before(shape), wait, *[refold.say("green")] * (shape == "summary")]
     log, agent = InMemoryStore(), flight.agent(shape, *script)
-    async with AgentRuntime(agent, log=log) as runtime:
+    async with refold.AgentRuntime(agent, log=log) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send(flight.INPUT))
         await flight.until_in_flight(session, shape, asked)
-        sent: Sequence[ModelRequest] = agent.provider.requests  # type: ignore[attr-defined]
-        wanted = (await versions(log, ModelRequested))[at]
+        sent: Sequence[refold.ModelRequest] = agent.provider.requests  # type: ignore[attr-defined]
+        wanted = (await versions(log, ev.ModelRequested))[at]
         found = [await recorded_request(log, "s", version) for version in (wanted, None)]
         assert [(shown(each.request), each.open) for each in found] == [(shown(sent[at]), True)] * 2
         answer.set()
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
         again = await recorded_request(log, "s", wanted)
         assert (shown(again.request), again.open, again.as_sent) == (shown(sent[-1]), False, True)
-        ends = [await recorded_request(log, "s", each) for each in await versions(log, ModelResponded)]
+        ends = [await recorded_request(log, "s", each) for each in await versions(log, ev.ModelResponded)]
         assert [each.sent for each in ends] == [request_digest(each) for each in (*sent[:at], sent[-1])]
-        built = await versions(log, RequestBuilt)
+        built = await versions(log, ev.RequestBuilt)
         assert len(built) == flight.builds(shape)
-        assert len(await versions(log, ContextPrepared)) == (shape == "summary")
+        assert len(await versions(log, ev.ContextPrepared)) == (shape == "summary")
         for version in built:
             assert shown((await recorded_request(log, "s", version)).request) == shown(sent[at])
     (await replay(log, agent=agent)).raise_for_divergence()
@@ -112,7 +89,7 @@ async def test_a_request_in_which_the_process_was_killed_is_shown_by_the_command
         process.send_signal(signal.SIGKILL)
         process.wait()
     async with await SQLiteStore.open(log, read_only=True) as store:
-        wanted = (await versions(store, ModelRequested))[-1]
+        wanted = (await versions(store, ev.ModelRequested))[-1]
     done = run(refold_line("show", log, "s", "--request", wanted, "--json"))
     if shape == "unbuilt":
         assert (done.returncode, done.stdout) == (2, "")
@@ -123,11 +100,11 @@ async def test_a_request_in_which_the_process_was_killed_is_shown_by_the_command
     assert {name: value for name, value in recorded["request"].items() if name in asked} == asked
     assert recorded["open"]
     assert "not answered" in run(refold_line("show", log, "s", "--request", wanted)).stdout
-    agent = flight.agent(shape, *[say("FINAL_ANSWER: green")] * 4)
-    async with AgentRuntime(agent, log=log) as runtime:
+    agent = flight.agent(shape, *[refold.say("FINAL_ANSWER: green")] * 4)
+    async with refold.AgentRuntime(agent, log=log) as runtime:
         session = await runtime.session("s")
-        assert (await session.send("And now?")).outcome == Completed()
-        first: ModelRequest = agent.provider.requests[0]  # type: ignore[attr-defined]
+        assert (await session.send("And now?")).outcome == refold.Completed()
+        first: refold.ModelRequest = agent.provider.requests[0]  # type: ignore[attr-defined]
         again = await recorded_request(log, "s", wanted)
         assert again.open is False
         if shape != "summary":
@@ -148,20 +125,20 @@ def elsewhere() -> OpenAIProvider:
     return openai(base_url="http://127.0.0.1:9", max_tokens_field="max_completion_tokens")
 
 
-def asking(provider: Any, **config: Any) -> Agent:
-    return Agent(
-        config=AgentConfig(model="m", system_prompt="Serve.", **config), provider=provider, tools=[flight.look]
+def asking(provider: Any, **config: Any) -> refold.Agent:
+    return refold.Agent(
+        config=refold.AgentConfig(model="m", system_prompt="Serve.", **config), provider=provider, tools=[flight.look]
     )
 
 
-def scripted() -> ScriptedProvider:
-    return ScriptedProvider([say("green")])
+def scripted() -> refold.ScriptedProvider:
+    return refold.ScriptedProvider([refold.say("green")])
 
 
 def changed_building(patch: pytest.MonkeyPatch) -> None:
     plain = request_building.plain_request
 
-    def without_temperature(*given: Any) -> ModelRequest:
+    def without_temperature(*given: Any) -> refold.ModelRequest:
         return msgspec.structs.replace(plain(*given), temperature=None)
 
     for module in ("refold.actors.calls.request", "refold.replay.agent_replay"):
@@ -189,12 +166,12 @@ def changed_building(patch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 async def test_what_makes_another_request_leave_is_found_by_its_digest(
-    then: Agent, today: Any, found: str, monkeypatch: pytest.MonkeyPatch
+    then: refold.Agent, today: Any, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = InMemoryStore()
-    async with AgentRuntime(then, log=log) as runtime:
-        assert (await (await runtime.session("s")).send("Is tea green?")).outcome == Completed()
-    if not isinstance(today, Agent):
+    async with refold.AgentRuntime(then, log=log) as runtime:
+        assert (await (await runtime.session("s")).send("Is tea green?")).outcome == refold.Completed()
+    if not isinstance(today, refold.Agent):
         today(monkeypatch)
         today = then
     report = await replay(log, agent=today)
@@ -205,49 +182,49 @@ async def test_what_makes_another_request_leave_is_found_by_its_digest(
 
 
 async def test_a_failure_has_the_digest_and_a_request_that_never_left_has_none(tmp_path: Path) -> None:
-    class Odd(ScriptedProvider):
-        def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
+    class Odd(refold.ScriptedProvider):
+        def sent_digest(self, request: refold.ModelRequest, *, streamed: bool) -> str:
             raise self.error  # type: ignore[attr-defined]
 
-    class Numbered(ScriptedProvider):
-        def sent_digest(self, request: ModelRequest, *, streamed: bool) -> int:
+    class Numbered(refold.ScriptedProvider):
+        def sent_digest(self, request: refold.ModelRequest, *, streamed: bool) -> int:
             return 7
 
-    refused, broken = Odd([say("a")]), Odd([say("a")])
-    refused.error, broken.error = ProviderError("no"), KeyError("no")  # type: ignore[attr-defined]
-    failing = ScriptedProvider([ProviderError("down", kind="server")])
+    refused, broken = Odd([refold.say("a")]), Odd([refold.say("a")])
+    refused.error, broken.error = refold.ProviderError("no"), KeyError("no")  # type: ignore[attr-defined]
+    failing = refold.ScriptedProvider([refold.ProviderError("down", kind="server")])
     cassette = RecordingProvider(openai(), tmp_path / "calls.jsonl")
     for provider, form in (
         (failing, "request"),
         (cassette, "openai"),
         (refused, ""),
         (broken, ""),
-        (Numbered([say("a")]), ""),
+        (Numbered([refold.say("a")]), ""),
     ):
         log = InMemoryStore()
-        async with AgentRuntime(asking(provider), log=log) as runtime:
+        async with refold.AgentRuntime(asking(provider), log=log) as runtime:
             await (await runtime.session("s")).send("Is tea green?")
         assert form_of((await recorded_request(log, "s")).sent) == form
-    assert await versions(log, ModelFailed) == []
+    assert await versions(log, ev.ModelFailed) == []
 
 
 async def test_a_summary_that_has_come_is_not_taken_for_the_request_that_is_still_at_work() -> None:
     clock, hanging, log = ManualClock(), flight.Hanging(3), InMemoryStore()
 
-    async def slowly(request: ModelRequest) -> str:
+    async def slowly(request: refold.ModelRequest) -> str:
         await clock.sleep(1)
         return "They spoke."
 
     agent = msgspec.structs.replace(flight.agent("summary", *flight.before("summary"), slowly), middleware=[hanging])
-    async with AgentRuntime(agent, log=log, clock=clock, inbox_poll_s=0) as runtime:
+    async with refold.AgentRuntime(agent, log=log, clock=clock, inbox_poll_s=0) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send(flight.INPUT))
         while not hanging.reached.is_set():
             await clock.advance(0.1)
-        wanted = (await versions(log, ModelRequested))[-1]
-        assert len(await versions(log, RequestBuilt)) == len(await versions(log, ContextPrepared)) == 1
+        wanted = (await versions(log, ev.ModelRequested))[-1]
+        assert len(await versions(log, ev.RequestBuilt)) == len(await versions(log, ev.ContextPrepared)) == 1
         for version in (wanted, None):
-            with pytest.raises(ConfigError, match="is not in the log"):
+            with pytest.raises(refold.ConfigError, match="is not in the log"):
                 await recorded_request(log, "s", version)
         await session.cancel()
         await sending
@@ -256,13 +233,13 @@ async def test_a_summary_that_has_come_is_not_taken_for_the_request_that_is_stil
 async def test_a_request_that_was_shortened_for_the_provider_is_shown_as_it_left() -> None:
     clock, gate, log = ManualClock(), asyncio.Event(), InMemoryStore()
 
-    async def wait(request: ModelRequest) -> str:
+    async def wait(request: refold.ModelRequest) -> str:
         await gate.wait()
         return "green"
 
-    too_long = ProviderError("too long", kind="context_too_long")
-    provider = ScriptedProvider([say("A story. " * 200), too_long, wait, wait])
-    async with AgentRuntime(asking(provider), log=log, clock=clock, inbox_poll_s=0) as runtime:
+    too_long = refold.ProviderError("too long", kind="context_too_long")
+    provider = refold.ScriptedProvider([refold.say("A story. " * 200), too_long, wait, wait])
+    async with refold.AgentRuntime(asking(provider), log=log, clock=clock, inbox_poll_s=0) as runtime:
         session = await runtime.session("s")
         await session.send("Tell me a story.")
         for text in ("Is it true?", "And now?"):
@@ -275,25 +252,27 @@ async def test_a_request_that_was_shortened_for_the_provider_is_shown_as_it_left
             assert "A story" not in str(recorded.request.messages)
             gate.set()
             await clock.settle()
-            assert (await sending).outcome == Completed()
+            assert (await sending).outcome == refold.Completed()
 
 
 async def test_every_attempt_has_its_request_and_what_the_log_keeps_apart_is_in_the_digest() -> None:
-    large: list[TextBlock | ImageBlock] = [
-        TextBlock(text="tea " * 30_000),
-        ImageBlock(media_type="image/png", data=bytes(90_000)),
+    large: list[refold.TextBlock | refold.ImageBlock] = [
+        refold.TextBlock(text="tea " * 30_000),
+        refold.ImageBlock(media_type="image/png", data=bytes(90_000)),
     ]
-    provider = ScriptedProvider([ProviderError("busy", kind="server", retryable=True), say("green"), say("again")])
+    provider = refold.ScriptedProvider(
+        [refold.ProviderError("busy", kind="server", retryable=True), refold.say("green"), refold.say("again")]
+    )
     clock, log = ManualClock(), InMemoryStore()
-    agent = asking(provider, retry=RetryPolicy(attempts_max=2))
-    async with AgentRuntime(agent, log=log, clock=clock, inbox_poll_s=0) as runtime:
+    agent = asking(provider, retry=refold.RetryPolicy(attempts_max=2))
+    async with refold.AgentRuntime(agent, log=log, clock=clock, inbox_poll_s=0) as runtime:
         session = await runtime.session("s")
-        for content in (large, [TextBlock(text="And now?")]):
+        for content in (large, [refold.TextBlock(text="And now?")]):
             sending = asyncio.create_task(session.send(content))
             while not sending.done():
                 await clock.advance(1)
-        (failed,) = await versions(log, ModelFailed)
-        (again,) = await versions(log, TimerFired)
+        (failed,) = await versions(log, ev.ModelFailed)
+        (again,) = await versions(log, ev.TimerFired)
         for version, sent in zip((failed, again, None), provider.requests, strict=True):
             recorded = await recorded_request(log, "s", version)
             assert shown(recorded.request) == shown(sent)
@@ -302,10 +281,10 @@ async def test_every_attempt_has_its_request_and_what_the_log_keeps_apart_is_in_
 
 async def test_a_version_that_wants_no_call_has_no_request() -> None:
     log, agent = InMemoryStore(), asking(scripted())
-    async with AgentRuntime(agent, log=log) as runtime:
+    async with refold.AgentRuntime(agent, log=log) as runtime:
         await (await runtime.session("s")).send("Is tea green?")
-    for version in await versions(log, InputQueued, RunCompleted):
-        with pytest.raises(ConfigError, match=f"no event at version {version} that has a request"):
+    for version in await versions(log, ev.InputQueued, ev.RunCompleted):
+        with pytest.raises(refold.ConfigError, match=f"no event at version {version} that has a request"):
             await recorded_request(log, "s", version)
 
 
@@ -315,7 +294,7 @@ async def test_a_log_that_fails_loses_neither_a_request_in_flight_nor_its_answer
     log, clock, gate = InMemoryStore(), ManualClock(), asyncio.Event()
     store = FailingStore(log)
 
-    async def wait(request: ModelRequest) -> str:
+    async def wait(request: refold.ModelRequest) -> str:
         await gate.wait()
         return "green"
 
@@ -325,18 +304,20 @@ async def test_a_log_that_fails_loses_neither_a_request_in_flight_nor_its_answer
             await clock.advance(seconds / 10)
 
     agent = flight.agent("window", wait)
-    async with AgentRuntime(agent, log=store, clock=clock, inbox_poll_s=0) as runtime:
+    async with refold.AgentRuntime(agent, log=store, clock=clock, inbox_poll_s=0) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send(flight.INPUT))
         await clock.settle()
         if meets == "the answer":
             await on(1)
-        store.fail_appends(lambda: PersistenceError("gone", outcome_unknown=True), when=when, of="session/", times=2)
+        store.fail_appends(
+            lambda: refold.PersistenceError("gone", outcome_unknown=True), when=when, of="session/", times=2
+        )
         await on(5)
         gate.set()
         await on(30)
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
         assert shown((await recorded_request(log, "s")).request) == shown(agent.provider.requests[0])  # type: ignore[attr-defined]
     built = SESSION_CODEC.decode_all(await log.read_stream("session/s"))
-    assert 1 <= sum(isinstance(event, RequestBuilt) for event in built) <= 3
-    assert sum(isinstance(event, ModelResponded) for event in built) == 1
+    assert 1 <= sum(isinstance(event, ev.RequestBuilt) for event in built) <= 3
+    assert sum(isinstance(event, ev.ModelResponded) for event in built) == 1

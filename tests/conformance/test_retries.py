@@ -9,24 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    ConfigError,
-    Message,
-    ProviderError,
-    RetryPolicy,
-    ScriptedProvider,
-    TextBlock,
-    ToolContext,
-    ToolError,
-    cut,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.model.retry import RETRY_AFTER_S_MAX
 from refold.events.session.events import ModelFailed, ModelInterrupted, RetryScheduled, RunFailed, ToolCallStarted
@@ -51,25 +34,25 @@ from tests.conformance.steps import (
     until,
 )
 
-RETRY = RetryPolicy(attempts_max=3, base_s=2, max_s=60, jitter=0)
+RETRY = refold.RetryPolicy(attempts_max=3, base_s=2, max_s=60, jitter=0)
 RETRIED: dict[str, Any] = {"config": {"retry": RETRY}, "clock": True}
 
-BUSY = ProviderError("busy", kind="overloaded", status=529, retryable=True)
-CUT = ProviderError("cut", kind="connection", retryable=True)
+BUSY = refold.ProviderError("busy", kind="overloaded", status=529, retryable=True)
+CUT = refold.ProviderError("cut", kind="connection", retryable=True)
 LOST = [
     f"ProviderError: {said}"
     for said in ("ReadError: reset", "ConnectionResetError: gone", "PoolTimeout: full", "TimeoutError: ")
 ]
-LOOK = use("look", {"at": "1"})
+LOOK = refold.use("look", {"at": "1"})
 
-GO = Message("user", (TextBlock(text="go"),))
+GO = refold.Message("user", (refold.TextBlock(text="go"),))
 
 PAUSED = [begin("go", key="k"), until("RetryScheduled")]
 """What is sent is busy, and waits to be tried again."""
 
 
-def busy(retry_after_s: float | None) -> ProviderError:
-    return ProviderError("busy", kind="rate_limit", status=429, retryable=True, retry_after_s=retry_after_s)
+def busy(retry_after_s: float | None) -> refold.ProviderError:
+    return refold.ProviderError("busy", kind="rate_limit", status=429, retryable=True, retry_after_s=retry_after_s)
 
 
 async def pauses(play: Play) -> list[tuple[int, float]]:
@@ -82,11 +65,11 @@ async def set_back_a_day(play: Play) -> None:
     play.clock.jump(-86_400)
 
 
-BY_KIND = RetryPolicy(attempts_max=2, attempts_by_kind={"overloaded": 2}, jitter=0)
+BY_KIND = refold.RetryPolicy(attempts_max=2, attempts_by_kind={"overloaded": 2}, jitter=0)
 
 CASES = {
     "a call that may be repeated is made again after a growing pause": Case(
-        [BUSY, BUSY, say("at last")],
+        [BUSY, BUSY, refold.say("at last")],
         [
             [*PAUSED, advance(1.9), requested(1), advance(0.2), requested(2), advance(4.1), ends("at last", turns=1)],
             [check(pauses, [(1, 2), (2, 4)]), check(lambda play: play.requests == play.requests[:1] * 3)],
@@ -101,10 +84,10 @@ CASES = {
         [
             httpx.ReadError("reset"),
             ConnectionResetError("gone"),
-            say("once"),
+            refold.say("once"),
             httpx.PoolTimeout("full"),
             TimeoutError(),
-            say("on"),
+            refold.say("on"),
         ],
         [
             [begin(), advance(10), ends("once"), begin("again"), advance(10), ends("on")],
@@ -114,7 +97,7 @@ CASES = {
         **RETRIED,
     ),
     "after the last attempt the run fails and the next one begins with the first": Case(
-        [*[BUSY] * 4, say("fine")],
+        [*[BUSY] * 4, refold.say("fine")],
         [
             [begin(), advance(10), ends(Fails("provider", "busy")), requested(3)],
             [begin("again"), advance(2.1), ends("fine"), recorded(RetryScheduled, "attempt", 1, 2, 1)],
@@ -122,17 +105,21 @@ CASES = {
         **RETRIED,
     ),
     "each model call of a run has its own attempts": Case(
-        [BUSY, BUSY, LOOK, BUSY, BUSY, say("done")],
+        [BUSY, BUSY, LOOK, BUSY, BUSY, refold.say("done")],
         [begin(), advance(20), ends("done"), recorded(RetryScheduled, "attempt", 1, 2, 1, 2)],
         **RETRIED,
         done=["saw 1"],
     ),
     "tool results are not lost to a failed call after them": Case(
-        [LOOK, BUSY, say("done")], [*PAUSED, advance(2.1), ends("done")], **RETRIED, results=["saw 1"], done=["saw 1"]
+        [LOOK, BUSY, refold.say("done")],
+        [*PAUSED, advance(2.1), ends("done")],
+        **RETRIED,
+        results=["saw 1"],
+        done=["saw 1"],
     ),
     **{
         f"a provider may ask for a longer pause within bounds, {wanted} s": Case(
-            [busy(wanted), say("ok")],
+            [busy(wanted), refold.say("ok")],
             [*PAUSED, check(pauses, [(1, given)]), advance(given + 0.1), ends("ok")],
             **RETRIED,
         )
@@ -140,24 +127,28 @@ CASES = {
     },
     **{
         f"{what} fails at once": Case(
-            [error, say("never")], [send("go", Fails())], config={"retry": policy}, asked=1, count={"RetryScheduled": 0}
+            [error, refold.say("never")],
+            [send("go", Fails())],
+            config={"retry": policy},
+            asked=1,
+            count={"RetryScheduled": 0},
         )
         for what, error, policy in (
-            ("a refusal", ProviderError("no such model", kind="invalid_request", status=404), RETRY),
+            ("a refusal", refold.ProviderError("no such model", kind="invalid_request", status=404), RETRY),
             ("a bug of the provider", RuntimeError("a bug of the provider"), RETRY),
             ("a file that is not there", FileNotFoundError("key.txt"), RETRY),
             ("without a policy what may be repeated", BUSY, None),
-            ("with one attempt what may be repeated", BUSY, RetryPolicy(attempts_max=1)),
+            ("with one attempt what may be repeated", BUSY, refold.RetryPolicy(attempts_max=1)),
         )
     },
     "a run is cancelled while it waits to try again": Case(
-        [BUSY, say("after")],
-        [*PAUSED, cancel(), ends(Cancelled()), advance(100), requested(1), send("more", "after")],
+        [BUSY, refold.say("after")],
+        [*PAUSED, cancel(), ends(refold.Cancelled()), advance(100), requested(1), send("more", "after")],
         **RETRIED,
         count={"TimerFired": 0},
     ),
     "closing does not wait for the end of a pause, of which what is left goes on after a restart": Case(
-        [BUSY, say("at last")],
+        [BUSY, refold.say("at last")],
         [
             [*PAUSED, restart(after_s=1), advance(0.9), requested(1)],
             [advance(0.2), send("go", "at last", key="k")],
@@ -166,16 +157,18 @@ CASES = {
         options={"close_grace_s": 5},
     ),
     "a pause that is over at the restart is waited for no more": Case(
-        [BUSY, say("at last")], [*PAUSED, restart(after_s=3_600), advance(0), send("go", "at last", key="k")], **RETRIED
+        [BUSY, refold.say("at last")],
+        [*PAUSED, restart(after_s=3_600), advance(0), send("go", "at last", key="k")],
+        **RETRIED,
     ),
     "attempts are counted over restarts": Case(
-        [BUSY, BUSY, BUSY, say("never")],
+        [BUSY, BUSY, BUSY, refold.say("never")],
         [*PAUSED, restart(after_s=3_600), begin("go", key="k"), advance(100), ends(Fails())],
         **RETRIED,
         asked=3,
     ),
     "waiting to try again counts as no lost work, however often the process restarts": Case(
-        [BUSY, say("at last")],
+        [BUSY, refold.say("at last")],
         [*PAUSED, *[restart(), advance(0)] * 6, advance(3), send("go", "at last", key="k")],
         config={"retry": RETRY, "resumes_max": 1},
         clock=True,
@@ -183,7 +176,7 @@ CASES = {
     ),
     **{
         f"a clock that is set back makes no pause longer, {how}": Case(
-            [BUSY, say("at last")],
+            [BUSY, refold.say("at last")],
             [
                 [*PAUSED, advance(0.5), does(set_back_a_day), *then, requested(1), advance(0.2), requested(2)],
                 send("go", "at last", key="k"),
@@ -196,7 +189,7 @@ CASES = {
         }.items()
     },
     "without auto_resume the call is not made again until the session is resumed": Case(
-        [BUSY, say("at last")],
+        [BUSY, refold.say("at last")],
         [
             [*PAUSED, restart(after_s=1, auto_resume=False), check(lambda play: play.session.history(), [GO])],
             [advance(100), requested(1), resume(), advance(0), send("go", "at last", key="k")],
@@ -204,33 +197,35 @@ CASES = {
         **RETRIED,
     ),
     "the run's time ends while it waits to try again": Case(
-        [busy(300), say("never")],
+        [busy(300), refold.say("never")],
         [*PAUSED, advance(61), ends(Fails("run_timeout")), advance(600)],
         config={"retry": RETRY, "run_timeout_s": 60},
         clock=True,
         asked=1,
     ),
     "an answer that breaks off is asked for again and its pieces are only evidence": Case(
-        [cut(say("a sentence that is not finished"), after=2), say("whole")],
+        [refold.cut(refold.say("a sentence that is not finished"), after=2), refold.say("whole")],
         [*PAUSED, advance(2.1), ends("whole"), recorded(ModelInterrupted, "content", "a sentence that ")],
         config={"retry": RETRY, "streaming": True},
         clock=True,
         history=["user: go", "assistant: whole"],
     ),
     "case K03: an overload of minutes does not use up the attempts for other errors": Case(
-        [BUSY, BUSY, BUSY, CUT, BUSY, BUSY, BUSY, say("at last")],
+        [BUSY, BUSY, BUSY, CUT, BUSY, BUSY, BUSY, refold.say("at last")],
         [
             [begin(), advance(300), ends("at last")],
             check(pauses, [(1, 1), (2, 2), (3, 4), (4, 1), (5, 8), (6, 16), (7, 30)]),
         ],
         config={
-            "retry": RetryPolicy(attempts_max=2, attempts_by_kind={"overloaded": 10}, base_s=1, max_s=30, jitter=0)
+            "retry": refold.RetryPolicy(
+                attempts_max=2, attempts_by_kind={"overloaded": 10}, base_s=1, max_s=30, jitter=0
+            )
         },
         clock=True,
     ),
     **{
         f"each kind of error has its budget and all of them one total, {place}": Case(
-            [*script, say("never")],
+            [*script, refold.say("never")],
             [begin(), advance(100), ends(Fails())],
             config={"retry": policy},
             clock=True,
@@ -241,14 +236,14 @@ CASES = {
                 (BY_KIND, [BUSY, CUT, BUSY]),
                 (BY_KIND, [CUT, BUSY, CUT]),
                 (msgspec.structs.replace(BY_KIND, attempts_total_max=2), [BUSY, CUT]),
-                (RetryPolicy(attempts_max=9, attempts_by_kind={"overloaded": 1}, jitter=0), [BUSY]),
+                (refold.RetryPolicy(attempts_max=9, attempts_by_kind={"overloaded": 1}, jitter=0), [BUSY]),
             )
         )
     },
     "attempts by kind are counted over restarts": Case(
-        [BUSY, BUSY, say("never")],
+        [BUSY, BUSY, refold.say("never")],
         [*PAUSED, restart(after_s=1), begin("go", key="k"), advance(100), ends(Fails())],
-        config={"retry": RetryPolicy(attempts_max=5, attempts_by_kind={"overloaded": 2}, jitter=0)},
+        config={"retry": refold.RetryPolicy(attempts_max=5, attempts_by_kind={"overloaded": 2}, jitter=0)},
         clock=True,
         asked=2,
     ),
@@ -256,9 +251,9 @@ CASES = {
 
 
 RESET = ConnectionError("reset")
-BUSY_TOOL = ToolError("busy", kind="transient")
-BOOK = use("book")
-BOOKED = [BOOK, say("done")]
+BUSY_TOOL = refold.ToolError("busy", kind="transient")
+BOOK = refold.use("book")
+BOOKED = [BOOK, refold.say("done")]
 
 
 def booking(*errors: BaseException | None, **options: Any) -> Callable[[Play], list[Any]]:
@@ -269,8 +264,8 @@ def booking(*errors: BaseException | None, **options: Any) -> Callable[[Play], l
     def made(play: Play) -> list[Any]:
         left = list(errors)
 
-        @tool(**settings)
-        async def book(context: ToolContext[Any]) -> str:
+        @refold.tool(**settings)
+        async def book(context: refold.ToolContext[Any]) -> str:
             """Book."""
             play.bench.note(context.idempotency_key)
             if left and (error := left.pop(0)) is not None:
@@ -383,8 +378,8 @@ TOOL_CASES = {
         kinds=["not_found"],
     ),
     "a run that is cancelled in a pause ends at once": Case(
-        [BOOK, say("after")],
-        [*IN_PAUSE, cancel(), ends(Cancelled()), advance(100), attempts(1), send("more", "after")],
+        [BOOK, refold.say("after")],
+        [*IN_PAUSE, cancel(), ends(refold.Cancelled()), advance(100), attempts(1), send("more", "after")],
         tools=booking(RESET),
         clock=True,
         results=["Cancelled by user"],
@@ -400,36 +395,36 @@ TOOL_CASES = {
     ),
     **{
         f"the run's time ends in a pause, {how}": Case(
-            [calls, say("never")],
+            [calls, refold.say("never")],
             [
                 [begin(), until("RetryScheduled"), advance(61), recorded(RunFailed, "kind", "run_timeout")],
                 [ends(Fails("run_timeout")), advance(600), attempts(1)],
             ],
-            tools=booking(RESET, tier="observe", retries=RetryPolicy(base_s=300, max_s=300)),
+            tools=booking(RESET, tier="observe", retries=refold.RetryPolicy(base_s=300, max_s=300)),
             config={"run_timeout_s": 60},
             clock=True,
             kinds=["timeout"] * len(calls),
         )
-        for how, calls in (("alone", [BOOK]), ("beside a call that waits for a person", [BOOK, use("pay")]))
+        for how, calls in (("alone", [BOOK]), ("beside a call that waits for a person", [BOOK, refold.use("pay")]))
     },
     "calls beside one that pauses go on, and one that runs alone waits for it": Case(
-        [[BOOK, LOOK, use("pay", {"amount": 2})], say("done")],
+        [[BOOK, LOOK, refold.use("pay", {"amount": 2})], refold.say("done")],
         [[begin(), decide(allow=True), until("RetryScheduled"), advance(2.1), ends("done")]],
         tools=booking(RESET, tier="observe"),
         clock=True,
         done=["s/call_6_0", "saw 1", "s/call_6_0", "paid 2"],
     ),
     "a run that a tool ends waits for the attempts of a call beside it": Case(
-        [[BOOK, use("finish", {"text": "enough"})]],
+        [[BOOK, refold.use("finish", {"text": "enough"})]],
         [begin(), until("ToolCallCompleted"), advance(2.1), ends("enough")],
         tools=booking(RESET, tier="observe"),
         clock=True,
         done=["s/call_6_0"] * 2,
     ),
     "what cannot pass is not tried again, and an attempt at most is": Case(
-        [BOOK, BOOK, BOOK, say("done")],
+        [BOOK, BOOK, BOOK, refold.say("done")],
         [begin(), advance(100), ends("done")],
-        tools=booking(ValueError("no"), RESET, ToolError("no", kind="permanent"), RESET),
+        tools=booking(ValueError("no"), RESET, refold.ToolError("no", kind="permanent"), RESET),
         clock=True,
         kinds=["permanent", "permanent", None],
         done=["s/call_6_0", *["s/call_10_0"] * 2, *["s/call_18_0"] * 2],
@@ -437,7 +432,7 @@ TOOL_CASES = {
     "with one attempt nothing is tried again": Case(
         BOOKED,
         [begin(), advance(100), ends("done")],
-        tools=booking(RESET, retries=RetryPolicy(attempts_max=1)),
+        tools=booking(RESET, retries=refold.RetryPolicy(attempts_max=1)),
         clock=True,
         kinds=["transient"],
         count={"RetryScheduled": 0},
@@ -490,14 +485,16 @@ async def test_after_kill_9_in_a_pause_the_next_process_counts_on(tmp_path: Path
     clock = ManualClock(left.session[-1].at)
     bodies: list[str] = []
 
-    @tool(effect="idempotent", retries=RETRY)
+    @refold.tool(effect="idempotent", retries=RETRY)
     async def book() -> str:
         """Book."""
         bodies.append("begun")
-        raise ToolError("busy", kind="transient")
+        raise refold.ToolError("busy", kind="transient")
 
-    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([say("done")]), tools=[book])
-    async with AgentRuntime(agent, log=log, clock=clock, ask_timeout_s=1e8) as runtime:
+    agent = refold.Agent(
+        config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([refold.say("done")]), tools=[book]
+    )
+    async with refold.AgentRuntime(agent, log=log, clock=clock, ask_timeout_s=1e8) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send("go", key="k"))
         while not sending.done():
@@ -509,8 +506,8 @@ async def test_after_kill_9_in_a_pause_the_next_process_counts_on(tmp_path: Path
 
 async def test_the_jitter_of_a_pause_follows_from_the_run_so_that_a_replay_gives_the_same(log: EventStore) -> None:
     clock = ManualClock()
-    config = AgentConfig(model="m", retry=RetryPolicy(attempts_max=2, base_s=10, jitter=0.5))
-    async with runtime_of(log, *[BUSY, say("ok")] * 3, config=config, clock=clock) as runtime:
+    config = refold.AgentConfig(model="m", retry=refold.RetryPolicy(attempts_max=2, base_s=10, jitter=0.5))
+    async with runtime_of(log, *[BUSY, refold.say("ok")] * 3, config=config, clock=clock) as runtime:
         waited: list[int] = []
         for name in ("alice", "bob", "carol"):
             session = await runtime.session(name)
@@ -536,5 +533,5 @@ async def test_the_jitter_of_a_pause_follows_from_the_run_so_that_a_replay_gives
     ],
 )
 def test_a_policy_outside_its_bounds_is_refused(fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=rf"RetryPolicy\.{says} must be"):
-        RetryPolicy(**fields)
+    with pytest.raises(refold.ConfigError, match=rf"RetryPolicy\.{says} must be"):
+        refold.RetryPolicy(**fields)

@@ -41,6 +41,7 @@ from refold.events.core.ids import ToolCallId
 from refold.events.session import events as ev
 from refold.events.session.react import ENDED_TEXT, TRUNCATED_TEXT
 from refold.stores import EventStore, InMemoryStore
+from tests.conformance import sessions
 from tests.conformance.cases import (
     BEGINNING,
     Case,
@@ -53,19 +54,6 @@ from tests.conformance.cases import (
     play_case,
     play_with_crashes,
     played,
-)
-from tests.conformance.sessions import (
-    CONFIG,
-    HeldAnswer,
-    Parked,
-    Seen,
-    events_of,
-    opened,
-    requests_of,
-    results_of,
-    runtime_of,
-    shown,
-    types_of,
 )
 from tests.conformance.steps import (
     advance,
@@ -131,7 +119,7 @@ def failed_with(words: str) -> Callable[[Play], Awaitable[bool]]:
     """Return what says whether the only result is an error with some words in it."""
 
     async def failed(play: Play) -> bool:
-        (result,) = await results_of(play.session)
+        (result,) = await sessions.results_of(play.session)
         return result.is_error and words in result.text
 
     return failed
@@ -812,7 +800,7 @@ UPKEEP = {
         [say("one")],
         [
             [clear(key="k"), clear()],
-            check(lambda play: types_of(play.session), ["SessionOpened", "AgentConfigured", "HistoryCleared"]),
+            check(lambda play: sessions.types_of(play.session), ["SessionOpened", "AgentConfigured", "HistoryCleared"]),
             send("go", "one"),
         ],
     ),
@@ -935,7 +923,7 @@ def sending(session: Session, content: str) -> "asyncio.Task[RunResult]":
 
 async def test_a19_a_run_goes_turn_by_turn_and_does_nothing_between(log: EventStore) -> None:
     script = [[say("looking").content[0], use("look"), use("look", {"at": "that"})], use("look"), say("done")]
-    async with opened(log, *script, tools=[look]) as (runtime, session):
+    async with sessions.opened(log, *script, tools=[look]) as (runtime, session):
         first = await session.step("go")
         assert (first.text, first.result) == ("looking", None)
         assert [(call.name, call.input, result.text) for call, result in first.calls] == [
@@ -943,10 +931,10 @@ async def test_a19_a_run_goes_turn_by_turn_and_does_nothing_between(log: EventSt
             ("look", {"at": "that"}, "saw that"),
         ]
         assert [type(item.event).__name__ for item in first.events][-1] == "ToolCallCompleted"
-        assert len(requests_of(runtime)) == 1
+        assert len(sessions.requests_of(runtime)) == 1
         assert (await session.state_at()).run is not None
         second = await session.step()
-        assert (second.text, second.result, len(second.calls), len(requests_of(runtime))) == ("", None, 1, 2)
+        assert (second.text, second.result, len(second.calls), len(sessions.requests_of(runtime))) == ("", None, 1, 2)
         last = await session.step()
         assert (last.text, last.calls) == ("done", [])
         assert last.result is not None
@@ -958,8 +946,8 @@ async def test_a19_a_run_goes_turn_by_turn_and_does_nothing_between(log: EventSt
 
 
 async def test_a19_of_two_who_allow_the_next_turn_at_once_one_does(log: EventStore) -> None:
-    held = HeldAnswer(use("look"))
-    async with opened(log, use("look"), held, say("done"), tools=[look]) as (runtime, session):
+    held = sessions.HeldAnswer(use("look"))
+    async with sessions.opened(log, use("look"), held, say("done"), tools=[look]) as (runtime, session):
         await session.step("go")
         callers = [asyncio.create_task(session.step()) for _ in range(2)]
         await held.asked.wait()
@@ -967,12 +955,12 @@ async def test_a19_of_two_who_allow_the_next_turn_at_once_one_does(log: EventSto
         one, other = await asyncio.gather(*callers, return_exceptions=True)
         assert isinstance(one, TurnResult)
         assert isinstance(other, CommandRejected)
-        assert (one.result, len(one.calls), len(requests_of(runtime))) == (None, 1, 2)
+        assert (one.result, len(one.calls), len(sessions.requests_of(runtime))) == (None, 1, 2)
 
 
 async def test_a19_two_who_step_with_one_key_see_the_same_turn(log: EventStore) -> None:
-    held = HeldAnswer(use("look"))
-    async with opened(log, held, say("done"), tools=[look]) as (runtime, session):
+    held = sessions.HeldAnswer(use("look"))
+    async with sessions.opened(log, held, say("done"), tools=[look]) as (runtime, session):
         callers = [asyncio.create_task(session.step("go", key="k")) for _ in range(2)]
         await held.asked.wait()
         held.gate.set()
@@ -980,14 +968,14 @@ async def test_a19_two_who_step_with_one_key_see_the_same_turn(log: EventStore) 
         assert one.run == other.run
         assert (one.result, other.result) == (None, None)
         again = await session.step("go", key="k")
-        assert (again.run, again.result, len(requests_of(runtime))) == (one.run, None, 1)
+        assert (again.run, again.result, len(sessions.requests_of(runtime))) == (one.run, None, 1)
         with pytest.raises(CommandRejected, match="key 'k'"):
             await session.step("something else", key="k")
 
 
 async def test_a19_a_step_takes_the_first_turn_when_the_runs_before_it_have_ended(log: EventStore) -> None:
-    held = HeldAnswer(say("first"))
-    async with opened(log, held, use("look"), say("second"), say("third"), tools=[look]) as (_, session):
+    held = sessions.HeldAnswer(say("first"))
+    async with sessions.opened(log, held, use("look"), say("second"), say("third"), tools=[look]) as (_, session):
         before = sending(session, "one")
         await held.asked.wait()
         stepping = asyncio.create_task(session.step("two"))
@@ -1015,31 +1003,31 @@ async def test_a19_a_tool_cannot_step_its_own_session(log: EventStore) -> None:
             await session.step("go")
         return "refused"
 
-    async with opened(log, use("step_it"), say("done"), tools=[step_it]) as (runtime, session):
+    async with sessions.opened(log, use("step_it"), say("done"), tools=[step_it]) as (runtime, session):
         await session.send("go")
-        assert [block.text for block in await results_of(session)] == ["refused"]
+        assert [block.text for block in await sessions.results_of(session)] == ["refused"]
 
 
 async def test_a23_a_reminder_in_a_session_that_nobody_opens_again_begins_all_the_same(log: EventStore) -> None:
-    async with runtime_of(log, clock=clock_at()) as runtime:
+    async with sessions.runtime_of(log, clock=clock_at()) as runtime:
         await (await runtime.session("s")).remind("wake up", at=after(10))
     over, clock = asyncio.Event(), clock_at(after(3600))
-    runtime = runtime_of(log, say("awake"), clock=clock, ask_timeout_s=1e6)
+    runtime = sessions.runtime_of(log, say("awake"), clock=clock, ask_timeout_s=1e6)
     runtime.subscribe(lambda item: over.set() if isinstance(item.event, ev.RunCompleted) else None)
     async with runtime:
         while not over.is_set():
             await clock.advance(0)
-        assert shown(await (await runtime.session("s")).history()) == ["user: wake up", "assistant: awake"]
+        assert sessions.shown(await (await runtime.session("s")).history()) == ["user: wake up", "assistant: awake"]
 
 
 async def test_a23_many_reminders_all_begin_once(log: EventStore) -> None:
     clock, count = clock_at(), 30
-    async with opened(log, *[say("heard")] * count, clock=clock, ask_timeout_s=1e6) as (_, session):
+    async with sessions.opened(log, *[say("heard")] * count, clock=clock, ask_timeout_s=1e6) as (_, session):
         runs = [await session.remind(f"{number}", at=after(1 + number * 7 % count)) for number in range(count)]
         await clock.advance(count)
-        while len(await events_of(session, ev.RunCompleted)) < count:
+        while len(await sessions.events_of(session, ev.RunCompleted)) < count:
             await clock.advance(1)
-        started = [event.run for event in await events_of(session, ev.RunStarted)]
+        started = [event.run for event in await sessions.events_of(session, ev.RunStarted)]
         assert sorted(started) == sorted(runs)
         said = [int(message.text) for message in await session.history() if message.role == "user"]
         assert said == sorted(range(count), key=lambda number: (number * 7 % count, number))
@@ -1049,7 +1037,7 @@ async def test_a23_many_reminders_all_begin_once(log: EventStore) -> None:
 @pytest.mark.parametrize("jump_s", [36_060, -3_600])
 async def test_a23_a_reminder_follows_the_wall_clock_when_that_is_set(jump_s: float) -> None:
     clock = ManualClock()
-    async with opened(InMemoryStore(), say("reminded"), clock=clock) as (_, session):
+    async with sessions.opened(InMemoryStore(), say("reminded"), clock=clock) as (_, session):
         ten_hours = datetime.fromtimestamp(clock.now_us() / 1e6, UTC) + timedelta(hours=10)
         await session.remind("now?", at=ten_hours)
         clock.jump(jump_s)
@@ -1063,13 +1051,13 @@ async def test_a23_a_reminder_follows_the_wall_clock_when_that_is_set(jump_s: fl
 
 
 async def test_a27_a_result_that_comes_after_clear_is_evidence_and_no_history(log: EventStore) -> None:
-    parked, clock = Parked(), clock_at()
+    parked, clock = sessions.Parked(), clock_at()
     calls = [use("ignore", {"name": name}) for name in "ab"]
-    async with opened(log, calls, say("next"), tools=[parked.ignore], clock=clock, cancel_grace_s=1) as (
+    async with sessions.opened(log, calls, say("next"), tools=[parked.ignore], clock=clock, cancel_grace_s=1) as (
         runtime,
         session,
     ):
-        seen = Seen(runtime, session)
+        seen = sessions.Seen(runtime, session)
         run = sending(session, "go")
         await parked.until(2)
         cancelling = asyncio.create_task(session.cancel())
@@ -1083,7 +1071,7 @@ async def test_a27_a_result_that_comes_after_clear_is_evidence_and_no_history(lo
         assert {event.content[0].text for event in late} == {"a returned", "b returned"}
         assert await session.history() == []
         assert (await session.send("anew")).text == "next"
-        assert shown(requests_of(runtime)[-1].messages) == ["user: anew"]
+        assert sessions.shown(sessions.requests_of(runtime)[-1].messages) == ["user: anew"]
 
 
 async def test_a27_a_runtime_shows_what_it_was_built_from(log: EventStore) -> None:
@@ -1096,18 +1084,18 @@ async def test_a27_a_runtime_shows_what_it_was_built_from(log: EventStore) -> No
         raise AssertionError("nobody asks")
 
     async with AgentRuntime(
-        CONFIG, provider=provider, tools=[look, finish_in_thread], log=log, approval=approval, policy=policy
+        sessions.CONFIG, provider=provider, tools=[look, finish_in_thread], log=log, approval=approval, policy=policy
     ) as runtime:
         assert runtime.tools.names() == ("finish_in_thread", "look")
         assert runtime.agent.provider is provider
         assert (runtime.agent.approval, runtime.agent.policy) == (approval, policy)
         await (await runtime.session("s")).import_history([Message("user", (TextBlock(text="x"),))])
         assert await runtime.store.head("session/s") is not None
-        assert ev.ModelRequested.__name__ not in await types_of(await runtime.session("s"))
+        assert ev.ModelRequested.__name__ not in await sessions.types_of(await runtime.session("s"))
 
 
 async def test_a22_a_repeated_key_costs_no_reading_of_the_log(log: EventStore) -> None:
-    async with runtime_of(log, *(say(str(number)) for number in range(20))) as runtime:
+    async with sessions.runtime_of(log, *(say(str(number)) for number in range(20))) as runtime:
         session = await runtime.session("s")
         for number in range(20):
             await session.send("go", key=f"k{number}")
@@ -1139,7 +1127,7 @@ async def test_what_a_tool_has_begun_may_send_to_its_session_once_the_tool_has_e
         tasks.append(asyncio.create_task(later(await runtime.session("s"))))
         return "begun"
 
-    runtime = runtime_of(log, use("begin"), say("one"), say("two"), tools=[begin])
+    runtime = sessions.runtime_of(log, use("begin"), say("one"), say("two"), tools=[begin])
     async with runtime:
         assert (await (await runtime.session("s")).send("go")).text == "one"
         ended.set()

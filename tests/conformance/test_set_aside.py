@@ -6,25 +6,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Completed,
-    Failed,
-    ImageBlock,
-    Message,
-    ModelRequest,
-    ModelResponse,
-    ProviderError,
-    ScriptedProvider,
-    Session,
-    TextBlock,
-    ToolResultBlock,
-    connect,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.session.events import InputSetAside
 from refold.events.session.set_aside import INPUT_NOTE, RESULT_NOTE
@@ -32,65 +14,68 @@ from refold.inspection.check import check_log
 from refold.replay import replay
 from tests.runtime.command_line import run
 
-BROKEN = ImageBlock(media_type="image/png", data=b"broken")
+BROKEN = refold.ImageBlock(media_type="image/png", data=b"broken")
 
 
 def has_image(content: Sequence[object]) -> bool:
-    return any(isinstance(block, ImageBlock) or has_image(getattr(block, "content", ())) for block in content)
+    return any(isinstance(block, refold.ImageBlock) or has_image(getattr(block, "content", ())) for block in content)
 
 
 class Picky:
     """Refuses every request that holds an image or the word "poison", as `invalid_request`."""
 
-    def __init__(self, *answers: ModelResponse) -> None:
+    def __init__(self, *answers: refold.ModelResponse) -> None:
         self.answers = list(answers)
-        self.requests: list[ModelRequest] = []
+        self.requests: list[refold.ModelRequest] = []
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
+    async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
         self.requests.append(request)
         if any(has_image(message.content) or "poison" in message.text for message in request.messages):
-            raise ProviderError("Could not process image", kind="invalid_request", status=400)
-        return self.answers.pop(0) if self.answers else say("Yes.")
+            raise refold.ProviderError("Could not process image", kind="invalid_request", status=400)
+        return self.answers.pop(0) if self.answers else refold.say("Yes.")
 
 
-@tool(tier="observe", effect="pure")
-def picture() -> list[TextBlock | ImageBlock]:
-    return [TextBlock(text="Here it is."), BROKEN]
+@refold.tool(tier="observe", effect="pure")
+def picture() -> list[refold.TextBlock | refold.ImageBlock]:
+    return [refold.TextBlock(text="Here it is."), BROKEN]
 
 
-CALL = ModelResponse(content=(use("picture", {}),), stop_reason="tool_use")
+CALL = refold.ModelResponse(content=(refold.use("picture", {}),), stop_reason="tool_use")
 
 
-async def image_sent(session: Session) -> object:
-    return (await session.send([TextBlock(text="What is this?"), BROKEN])).outcome
+async def image_sent(session: refold.Session) -> object:
+    return (await session.send([refold.TextBlock(text="What is this?"), BROKEN])).outcome
 
 
-async def image_returned(session: Session) -> object:
+async def image_returned(session: refold.Session) -> object:
     return (await session.send("Show me.")).outcome
 
 
-async def image_imported(session: Session) -> object:
-    old = [Message("user", (TextBlock(text="Old."), BROKEN)), Message("assistant", (TextBlock(text="I see."),))]
+async def image_imported(session: refold.Session) -> object:
+    old = [
+        refold.Message("user", (refold.TextBlock(text="Old."), BROKEN)),
+        refold.Message("assistant", (refold.TextBlock(text="I see."),)),
+    ]
     await session.import_history(old)
     return (await session.send("And?")).outcome
 
 
-REFUSED: dict[str, tuple[Callable[[Session], Any], list[ModelResponse], list[str]]] = {
+REFUSED: dict[str, tuple[Callable[[refold.Session], Any], list[refold.ModelResponse], list[str]]] = {
     "an image in an input": (image_sent, [], [f"What is this?{INPUT_NOTE}"]),
-    "an image that a tool returned": (image_returned, [say("Good."), CALL], ["Show me.", RESULT_NOTE]),
+    "an image that a tool returned": (image_returned, [refold.say("Good."), CALL], ["Show me.", RESULT_NOTE]),
     "an image of an imported history": (image_imported, [], [f"Old.{INPUT_NOTE}", "And?"]),
 }
 
 
-def said_by_user(messages: Sequence[Message]) -> list[str]:
+def said_by_user(messages: Sequence[refold.Message]) -> list[str]:
     return [
         message.text
         or "".join(
             part.text
             for block in message.content
-            if isinstance(block, ToolResultBlock)
+            if isinstance(block, refold.ToolResultBlock)
             for part in block.content
-            if isinstance(part, TextBlock)
+            if isinstance(part, refold.TextBlock)
         )
         for message in messages
         if message.role == "user"
@@ -101,15 +86,19 @@ def said_by_user(messages: Sequence[Message]) -> list[str]:
 async def test_what_is_refused_is_set_aside_and_the_session_goes_on(tmp_path: Path, what: str) -> None:
     say_it, answers, shown = REFUSED[what]
     provider, log = Picky(*answers), tmp_path / "events.db"
-    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[picture], log=log) as runtime:
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m"), provider=provider, tools=[picture], log=log
+    ) as runtime:
         session = await runtime.session("a")
-        assert (await session.send("I like tea.")).outcome == Completed()
+        assert (await session.send("I like tea.")).outcome == refold.Completed()
         failed = await say_it(session)
-        assert isinstance(failed, Failed)
+        assert isinstance(failed, refold.Failed)
         assert "Could not process image" in str(failed.error)
-    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[picture], log=log) as runtime:
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m"), provider=provider, tools=[picture], log=log
+    ) as runtime:
         session = await runtime.session("a")
-        assert (await session.send("Are you there?")).outcome == Completed()
+        assert (await session.send("Are you there?")).outcome == refold.Completed()
         assert said_by_user(provider.requests[-1].messages) == ["I like tea.", *shown, "Are you there?"]
         asides = [event.event async for event in session.events() if isinstance(event.event, InputSetAside)]
         assert [aside.reason for aside in asides] == ["ProviderError: Could not process image"]
@@ -119,30 +108,32 @@ async def test_what_is_refused_is_set_aside_and_the_session_goes_on(tmp_path: Pa
 
 async def test_a_text_is_set_aside_by_hand_only_since_settings_are_refused_in_the_same_words() -> None:
     provider = Picky()
-    async with AgentRuntime(AgentConfig(model="m"), provider=provider) as runtime:
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider) as runtime:
         session = await runtime.session("a")
-        assert isinstance((await session.send("poison")).outcome, Failed)
-        assert isinstance((await session.send("Are you there?")).outcome, Failed)
+        assert isinstance((await session.send("poison")).outcome, refold.Failed)
+        assert isinstance((await session.send("Are you there?")).outcome, refold.Failed)
         await session.set_aside(3, reason="the provider refuses it")
-        assert (await session.send("And now?")).outcome == Completed()
+        assert (await session.send("And now?")).outcome == refold.Completed()
         assert said_by_user(provider.requests[-1].messages) == [INPUT_NOTE, "Are you there?", "And now?"]
 
 
 async def test_a_model_that_is_not_there_takes_no_image_away() -> None:
-    async def answer(request: ModelRequest) -> ModelResponse:
-        raise ProviderError("model: claud", kind="invalid_request", status=404)
+    async def answer(request: refold.ModelRequest) -> refold.ModelResponse:
+        raise refold.ProviderError("model: claud", kind="invalid_request", status=404)
 
-    provider = ScriptedProvider([answer, say("A cat.")])
-    async with AgentRuntime(AgentConfig(model="m"), provider=provider) as runtime:
+    provider = refold.ScriptedProvider([answer, refold.say("A cat.")])
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider) as runtime:
         session = await runtime.session("a")
-        assert isinstance(await image_sent(session), Failed)
+        assert isinstance(await image_sent(session), refold.Failed)
         assert (await session.send("And now?")).text == "A cat."
         assert has_image(provider.requests[-1].messages[0].content)
 
 
 async def test_what_was_taken_before_is_left_alone_and_a_person_sets_it_aside(tmp_path: Path) -> None:
     provider, log = Picky(), tmp_path / "events.db"
-    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[picture], log=log) as runtime:
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m"), provider=provider, tools=[picture], log=log
+    ) as runtime:
         session = await runtime.session("a")
         await session.send("Keep this.", key="one")
         versions = [event.version async for event in session.events()]
@@ -164,7 +155,9 @@ async def test_what_was_taken_before_is_left_alone_and_a_person_sets_it_aside(tm
 
 def test_the_command_and_a_connection_set_aside_in_a_log_that_no_runtime_owns(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    with AgentRuntime(AgentConfig(model="m"), provider=Picky(say("Good."), CALL), tools=[picture], log=log) as runtime:
+    with refold.AgentRuntime(
+        refold.AgentConfig(model="m"), provider=Picky(refold.say("Good."), CALL), tools=[picture], log=log
+    ) as runtime:
         session = runtime.session("a")
         for text in ("One", "Two"):
             session.send(text)
@@ -172,7 +165,7 @@ def test_the_command_and_a_connection_set_aside_in_a_log_that_no_runtime_owns(tm
     assert run("set-aside", log, "a", 3).exit_code == 1
     assert run("set-aside", log, "a", 1).exit_code == 1
     assert run("set-aside", log, "a", 0).exit_code == 2
-    with connect(log) as connection:
+    with refold.connect(log) as connection:
         assert said_by_user(connection.session("a").history())[0] == INPUT_NOTE
         with pytest.raises(CommandRejected, match="brought no input"):
             connection.session("a").set_aside(2)

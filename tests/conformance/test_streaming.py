@@ -10,55 +10,34 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    Completed,
-    Failed,
-    Missed,
-    ProviderError,
-    RecordedEvent,
-    ScriptedProvider,
-    ScriptItem,
-    Session,
-    Streamed,
-    TextBlock,
-    TextDelta,
-    ThinkingBlock,
-    ThinkingDelta,
-    ToolInputDelta,
-    ToolUse,
-    ToolUseBlock,
-    Usage,
-    cut,
-    say,
-    stall,
-    tool,
-    use,
-)
+import refold
 from refold.events.session.events import ModelInterrupted, RunCancelled
 from refold.stores import EventStore
 from tests.conformance.sessions import events_of, opened, types_of
 
-CONFIG = AgentConfig(model="m", streaming=True)
+CONFIG = refold.AgentConfig(model="m", streaming=True)
 
 
-@tool(tier="observe")
+@refold.tool(tier="observe")
 async def look(name: str) -> str:
     return f"saw {name}"
 
 
-def streaming(log: EventStore, *script: ScriptItem) -> AbstractAsyncContextManager[tuple[AgentRuntime, Session]]:
+def streaming(
+    log: EventStore, *script: refold.ScriptItem
+) -> AbstractAsyncContextManager[tuple[refold.AgentRuntime, refold.Session]]:
     return opened(log, *script, config=CONFIG, tools=[look])
 
 
 def name(item: object) -> str:
-    return type(item.event if isinstance(item, RecordedEvent) else item).__name__
+    return type(item.event if isinstance(item, refold.RecordedEvent) else item).__name__
 
 
 async def test_a4_a_handler_sees_every_event_of_its_run_in_order(log: EventStore) -> None:
-    async with streaming(log, use("look", {"name": "it"}), say("fine"), say("more")) as (_, session):
+    async with streaming(log, refold.use("look", {"name": "it"}), refold.say("fine"), refold.say("more")) as (
+        _,
+        session,
+    ):
         seen: list[Any] = []
         await session.send("go", on_event=seen.append)
         assert seen == [item async for item in session.events(after_version=2)]
@@ -72,40 +51,49 @@ async def test_a4_an_exception_of_the_handler_cancels_the_run_and_is_the_callers
         if name(item) == "ToolCallCompleted":
             raise LookupError("of the handler")
 
-    async with streaming(log, use("look", {"name": "it"}), say("fine"), say("after")) as (_, session):
+    async with streaming(log, refold.use("look", {"name": "it"}), refold.say("fine"), refold.say("after")) as (
+        _,
+        session,
+    ):
         with pytest.raises(LookupError, match="of the handler"):
             await session.send("go", on_event=handle)
         assert len(await events_of(session, RunCancelled)) == 1
-        assert (await session.send("more")).outcome == Completed()
+        assert (await session.send("more")).outcome == refold.Completed()
 
 
 async def test_a5_a_run_is_read_as_a_stream(log: EventStore) -> None:
-    calling: list[TextBlock | ToolUse] = [TextBlock(text="I look."), use("look", {"name": "it"})]
-    async with streaming(log, calling, say("It is fine.")) as (_, session), session.stream("go") as stream:
+    calling: list[refold.TextBlock | refold.ToolUse] = [
+        refold.TextBlock(text="I look."),
+        refold.use("look", {"name": "it"}),
+    ]
+    async with streaming(log, calling, refold.say("It is fine.")) as (_, session), session.stream("go") as stream:
         items = [item async for item in stream]
         assert [item async for item in stream] == []
     names = [name(item) for item in items]
-    assert {(item.session, item.run) for item in items if isinstance(item, Streamed)} == {("s", stream.run)}
+    assert {(item.session, item.run) for item in items if isinstance(item, refold.Streamed)} == {("s", stream.run)}
     answers = [place for place, kind in enumerate(names) if kind == "ModelResponded"]
-    pieces = [(place, item) for place, item in enumerate(items) if isinstance(item, Streamed)]
+    pieces = [(place, item) for place, item in enumerate(items) if isinstance(item, refold.Streamed)]
     for turn, place in enumerate(answers, start=1):
         mine = [number for number, item in pieces if item.turn == turn]
         assert mine == list(range(place - len(mine), place))
         assert mine
-    texts = [item.delta.text for _, item in pieces if isinstance(item.delta, TextDelta)]
-    arguments = [item.delta.partial_json for _, item in pieces if isinstance(item.delta, ToolInputDelta)]
+    texts = [item.delta.text for _, item in pieces if isinstance(item.delta, refold.TextDelta)]
+    arguments = [item.delta.partial_json for _, item in pieces if isinstance(item.delta, refold.ToolInputDelta)]
     assert ("".join(texts), "".join(arguments)) == ("I look.It is fine.", '{"name":"it"}')
     assert (names[0], names[-1], stream.result.text) == ("InputQueued", "RunCompleted", "It is fine.")
 
 
 async def test_a5_b6_leaving_the_loop_inside_a_call_leaves_no_answer_no_call_and_one_cancelled(log: EventStore) -> None:
-    answer: list[TextBlock | ToolUse] = [TextBlock(text="I look."), use("look", {"name": "a long name"})]
-    async with streaming(log, stall(answer, after=2), say("after")) as (_, session):
+    answer: list[refold.TextBlock | refold.ToolUse] = [
+        refold.TextBlock(text="I look."),
+        refold.use("look", {"name": "a long name"}),
+    ]
+    async with streaming(log, refold.stall(answer, after=2), refold.say("after")) as (_, session):
         async with session.stream("go") as stream:
             async for item in stream:
-                if isinstance(item, Streamed) and isinstance(item.delta, ToolInputDelta):
+                if isinstance(item, refold.Streamed) and isinstance(item.delta, refold.ToolInputDelta):
                     break
-        assert stream.result.outcome == Cancelled()
+        assert stream.result.outcome == refold.Cancelled()
         assert [message.role for message in await session.history()] == ["user"]
         assert "tool_use" not in str(await session.history())
         types = await types_of(session)
@@ -115,7 +103,7 @@ async def test_a5_b6_leaving_the_loop_inside_a_call_leaves_no_answer_no_call_and
 
 async def test_a7_a_subscriber_that_lags_learns_what_it_missed_and_loses_no_event(log: EventStore) -> None:
     answer = "x" * 800
-    async with streaming(log, say(answer), say(answer)) as (runtime, _):
+    async with streaming(log, refold.say(answer), refold.say(answer)) as (runtime, _):
         one, other = await runtime.session("one"), await runtime.session("other")
         async with one.follow(capacity=5) as slow, runtime.follow() as quick, runtime.follow(capacity=3) as slowest:
             await one.send("go")
@@ -124,37 +112,37 @@ async def test_a7_a_subscriber_that_lags_learns_what_it_missed_and_loses_no_even
             items = [await anext(slow)]
             while name(items[-1]) != "RunCompleted":
                 items.append(await anext(slow))
-            assert [item for item in items if isinstance(item, RecordedEvent)] == logged
-            missed = sum(item.count for item in items if isinstance(item, Missed))
-            assert missed + sum(isinstance(item, Streamed) for item in items) == 100
+            assert [item for item in items if isinstance(item, refold.RecordedEvent)] == logged
+            missed = sum(item.count for item in items if isinstance(item, refold.Missed))
+            assert missed + sum(isinstance(item, refold.Streamed) for item in items) == 100
             assert missed >= 95
             everything = [item for session in (one, other) async for item in session.events()]
             for follower in (quick, slowest):
                 seen: list[Any] = []
                 while len(seen) < len(everything):
                     item = await anext(follower)
-                    seen += [item] if isinstance(item, RecordedEvent) else []
+                    seen += [item] if isinstance(item, refold.RecordedEvent) else []
                 assert sorted(seen, key=lambda item: item.position) == everything
 
 
 async def test_a7_a_subscriber_that_does_not_read_slows_nobody_and_holds_no_more_than_its_capacity(
     log: EventStore,
 ) -> None:
-    async with streaming(log, *[say("x" * 80)] * 20) as (_, session), session.follow(capacity=4) as idle:
+    async with streaming(log, *[refold.say("x" * 80)] * 20) as (_, session), session.follow(capacity=4) as idle:
         for _ in range(20):
-            assert (await session.send("go")).outcome == Completed()
+            assert (await session.send("go")).outcome == refold.Completed()
         assert len(idle._items) <= 4
 
 
 async def test_b11_a_reader_beside_a_run_sees_started_before_completed_and_nothing_twice(log: EventStore) -> None:
-    calls = [use("look", {"name": letter}) for letter in "abc"]
-    async with streaming(log, calls, calls, say("fine")) as (_, session):
+    calls = [refold.use("look", {"name": letter}) for letter in "abc"]
+    async with streaming(log, calls, calls, refold.say("fine")) as (_, session):
 
         async def read(capacity: int) -> list[Any]:
             seen: list[Any] = []
             async with session.follow(after_version=0, capacity=capacity) as follower:
                 async for item in follower:
-                    seen += [item] if isinstance(item, RecordedEvent) else []
+                    seen += [item] if isinstance(item, refold.RecordedEvent) else []
                     await asyncio.sleep(0)
                     if name(item) == "RunCompleted":
                         break
@@ -175,15 +163,17 @@ async def test_b11_a_reader_beside_a_run_sees_started_before_completed_and_nothi
 
 
 async def test_b19_what_was_streamed_of_a_cancelled_answer_is_evidence_and_its_tokens_count(log: EventStore) -> None:
-    usage = Usage(input_tokens=100, output_tokens=50)
-    async with streaming(log, stall(say("A long answer.", usage=usage), after=1), say("after")) as (_, session):
+    usage = refold.Usage(input_tokens=100, output_tokens=50)
+    async with streaming(
+        log, refold.stall(refold.say("A long answer.", usage=usage), after=1), refold.say("after")
+    ) as (_, session):
         async with session.stream("go") as stream:
             async for item in stream:
-                if isinstance(item, Streamed) and isinstance(item.delta, TextDelta):
+                if isinstance(item, refold.Streamed) and isinstance(item.delta, refold.TextDelta):
                     break
         (cut_answer,) = await events_of(session, ModelInterrupted)
-        assert cut_answer.content == (TextBlock(text="A long a"),)
-        assert cut_answer.usage == Usage(input_tokens=100)
+        assert cut_answer.content == (refold.TextBlock(text="A long a"),)
+        assert cut_answer.usage == refold.Usage(input_tokens=100)
         (requested,) = [item async for item in session.events() if name(item) == "ModelRequested"]
         assert cut_answer.asked == requested.version
         assert "A long" not in str(await session.history())
@@ -194,41 +184,44 @@ async def test_b19_what_was_streamed_of_a_cancelled_answer_is_evidence_and_its_t
 async def test_c8_a_stream_that_fails_half_way_delivers_the_failure_and_the_half_is_not_history(
     log: EventStore,
 ) -> None:
-    error = ProviderError("overloaded in the middle", kind="overloaded", status=529)
-    answer: list[TextBlock | ToolUse] = [TextBlock(text="Half an "), use("look", {"name": "it"})]
-    async with streaming(log, cut(answer, after=2, error=error), say("after")) as (_, session):
+    error = refold.ProviderError("overloaded in the middle", kind="overloaded", status=529)
+    answer: list[refold.TextBlock | refold.ToolUse] = [
+        refold.TextBlock(text="Half an "),
+        refold.use("look", {"name": "it"}),
+    ]
+    async with streaming(log, refold.cut(answer, after=2, error=error), refold.say("after")) as (_, session):
         async with session.stream("go") as stream:
             items = [item async for item in stream]
         assert [name(item) for item in items][-5:] == [
             *("Streamed", "Streamed"),
             *("ModelInterrupted", "ModelFailed", "RunFailed"),
         ]
-        assert isinstance(stream.result.outcome, Failed)
+        assert isinstance(stream.result.outcome, refold.Failed)
         assert "overloaded in the middle" in str(stream.result.outcome.error)
         (evidence,) = await events_of(session, ModelInterrupted)
         text, call = evidence.content
-        assert text == TextBlock(text="Half an ")
-        assert isinstance(call, ToolUseBlock)
+        assert text == refold.TextBlock(text="Half an ")
+        assert isinstance(call, refold.ToolUseBlock)
         assert (call.name, call.input, call.malformed_input) == ("look", {}, '{"name":')
         assert [message.role for message in await session.history()] == ["user"]
         assert (await session.send("more")).text == "after"
 
 
 async def test_c8_an_error_before_anything_came_leaves_no_evidence(log: EventStore) -> None:
-    async with streaming(log, ProviderError("refused")) as (_, session):
-        assert isinstance((await session.send("go")).outcome, Failed)
+    async with streaming(log, refold.ProviderError("refused")) as (_, session):
+        assert isinstance((await session.send("go")).outcome, refold.Failed)
         assert await events_of(session, ModelInterrupted) == []
 
 
 async def test_thinking_is_streamed_and_is_evidence_too(log: EventStore) -> None:
-    class Thinking(ScriptedProvider):
+    class Thinking(refold.ScriptedProvider):
         async def stream(self, request: Any) -> AsyncIterator[Any]:
-            yield ThinkingDelta("Hm.")
-            yield ThinkingDelta(" Well.")
-            raise ProviderError("cut")
+            yield refold.ThinkingDelta("Hm.")
+            yield refold.ThinkingDelta(" Well.")
+            raise refold.ProviderError("cut")
 
-    async with AgentRuntime(CONFIG, provider=Thinking([]), log=log) as runtime:
+    async with refold.AgentRuntime(CONFIG, provider=Thinking([]), log=log) as runtime:
         session = await runtime.session("s")
-        assert isinstance((await session.send("go")).outcome, Failed)
+        assert isinstance((await session.send("go")).outcome, refold.Failed)
         (evidence,) = await events_of(session, ModelInterrupted)
-        assert evidence.content == (ThinkingBlock(thinking="Hm. Well."),)
+        assert evidence.content == (refold.ThinkingBlock(thinking="Hm. Well."),)

@@ -8,19 +8,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentLoopError,
-    AgentRuntime,
-    Completed,
-    ConfigError,
-    ModelResponse,
-    ScriptedProvider,
-    TextBlock,
-    say,
-    use,
-)
+import refold
 from refold.commands.cli import app
 from refold.stores import EventStore
 from tests.conformance.cases import Case, Fails, Play, crashing, play_case, play_with_crashes, played
@@ -53,7 +41,7 @@ PLAN = '{"goal": "tea", "steps": ["boil", "pour"]}'
 EXPECTED = Plan(goal="tea", steps=["boil", "pour"])
 
 
-LOOK = use("look")
+LOOK = refold.use("look")
 NO_JSON = "The answer is not a JSON value that fits Plan: it holds no JSON. It was: Sure!\nGive your"
 WRONG = '{"goal": "tea", "steps": [1]}'
 TYPED = "The answer is not a JSON value that fits Plan: Expected `str`, got `int` - at `$.steps["
@@ -87,24 +75,26 @@ def schema_once(play: Play) -> tuple[bool, bool]:
 
 
 def parse_in_vain(play: Play) -> bool:
-    with pytest.raises(AgentLoopError, match="has no answer to parse"):
+    with pytest.raises(refold.AgentLoopError, match="has no answer to parse"):
         play.sent[0].parsed(Plan)
     return True
 
 
-def rejected(why: str) -> ModelResponse:
-    return ModelResponse(content=(TextBlock(text="Thought: hm"),), rejected=why)
+def rejected(why: str) -> refold.ModelResponse:
+    return refold.ModelResponse(content=(refold.TextBlock(text="Thought: hm"),), rejected=why)
 
 
 CASES = {
     "A18: an answer that fits is taken and read as a value": Case(
-        [LOOK, say(PLAN)],
+        [LOOK, refold.say(PLAN)],
         [send("make tea", PLAN, turns=2), planned(), check(prompt, (True, True))],
         options={"output_type": Plan},
     ),
     **{
         f"A18: what the text means is found where that is certain, {how}": Case(
-            [say(text)], [send("go", Completed()), planned(value, output_type)], options={"output_type": output_type}
+            [refold.say(text)],
+            [send("go", refold.Completed()), planned(value, output_type)],
+            options={"output_type": output_type},
         )
         for how, output_type, text, value in (
             ("bare", Plan, PLAN, EXPECTED),
@@ -118,7 +108,7 @@ CASES = {
         )
     },
     "A18: an answer that does not fit is asked again with what is wrong": Case(
-        [say("Sure!"), say(WRONG), say(PLAN)],
+        [refold.say("Sure!"), refold.say(WRONG), refold.say(PLAN)],
         [
             [send("make tea", PLAN, turns=3), planned(), check(roles, ["user", "assistant"] * 3)],
             [told(1, NO_JSON), told(2, TYPED)],
@@ -126,11 +116,13 @@ CASES = {
         options={"output_type": Plan},
     ),
     "A18: a long schema is told once and never in part": Case(
-        [say("no"), say("{}")], [turn("go"), turn(), check(schema_once, (True, True))], options={"output_type": FORM}
+        [refold.say("no"), refold.say("{}")],
+        [turn("go"), turn(), check(schema_once, (True, True))],
+        options={"output_type": FORM},
     ),
     **{
         f"A18: after too many such answers in a row the run fails and the next one begins anew, {most}": Case(
-            [*[say("no")] * (most + 1), say(PLAN)],
+            [*[refold.say("no")] * (most + 1), refold.say(PLAN)],
             [
                 send(
                     "make tea", Fails("agent_loop", f"AgentLoopError: {most + 1} answers in a row could not be used. T")
@@ -143,32 +135,32 @@ CASES = {
         for most in (0, 1, 2)
     },
     "A18: a tool call between them begins the row anew": Case(
-        [say("no"), say("no"), LOOK, say("no"), say("no"), say(PLAN)],
+        [refold.say("no"), refold.say("no"), LOOK, refold.say("no"), refold.say("no"), refold.say(PLAN)],
         [send("go", PLAN), planned()],
         options={"output_type": Plan},
     ),
     "A18: rejections survive a restart": Case(
-        [say("no"), say("no again")],
+        [refold.say("no"), refold.say("no again")],
         [turn("go"), restart(), turn(ends=Fails("agent_loop"))],
         config={"rejections_max": 1},
         options={"output_type": Plan},
     ),
     "A18: a paused or empty answer is not yet one": Case(
         [
-            ModelResponse(content=(TextBlock(text="Let me think."),), stop_reason="pause_turn"),
-            *[say(" "), say(PLAN)],
+            refold.ModelResponse(content=(refold.TextBlock(text="Let me think."),), stop_reason="pause_turn"),
+            *[refold.say(" "), refold.say(PLAN)],
         ],
         [send("go", PLAN, turns=3), planned()],
         options={"output_type": Plan},
     ),
     "A18: an answer that is cut is rejected": Case(
-        [say(PLAN[:20], stop_reason="max_tokens"), say(PLAN)],
+        [refold.say(PLAN[:20], stop_reason="max_tokens"), refold.say(PLAN)],
         [send("go", PLAN), planned()],
         options={"output_type": Plan},
     ),
     **{
         f"a provider may reject an answer itself, and {what}": Case(
-            [rejected(why), say("well then")], [send("go", "well then"), told(1, words)]
+            [rejected(why), refold.say("well then")], [send("go", "well then"), told(1, words)]
         )
         for what, why, words in (
             ("says why", "Say Action or FINAL_ANSWER.", "Say Action or FINAL_ANSWER."),
@@ -176,11 +168,11 @@ CASES = {
         )
     },
     "an answer with calls cannot be rejected": Case(
-        [ModelResponse(content=(LOOK,), stop_reason="tool_use", rejected="no")],
+        [refold.ModelResponse(content=(LOOK,), stop_reason="tool_use", rejected="no")],
         [send("go", Fails(words="$.rejected is set for an answer that calls tools"))],
     ),
     "a run whose answer was rejected can be cancelled": Case(
-        [say("no"), say(PLAN)],
+        [refold.say("no"), refold.say(PLAN)],
         [turn("go"), cancel(), check(roles, ["user", "assistant", "user"]), send("again", PLAN), planned()],
         options={"output_type": Plan},
     ),
@@ -198,16 +190,16 @@ async def test_structured_output_with_a_crash_after_each_commit(case: Case) -> N
 
 
 def test_a18_a_type_without_a_schema_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="output_type complex has no JSON Schema"):
-        AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), output_type=complex)
-    with pytest.raises(ConfigError, match="has no JSON Schema"):
-        Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), output_type=complex)
+    with pytest.raises(refold.ConfigError, match="output_type complex has no JSON Schema"):
+        refold.AgentRuntime(refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), output_type=complex)
+    with pytest.raises(refold.ConfigError, match="has no JSON Schema"):
+        refold.Agent(config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), output_type=complex)
 
 
 def test_a_transcript_says_why_an_answer_was_rejected(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
-    provider = ScriptedProvider(["Sure!", PLAN])
-    with AgentRuntime(AgentConfig(model="m"), provider=provider, output_type=Plan, log=path) as runtime:
+    provider = refold.ScriptedProvider(["Sure!", PLAN])
+    with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, output_type=Plan, log=path) as runtime:
         runtime.session("alice").send("make tea")
     for options in ([], ["--events"]):
         done = CliRunner().invoke(app, ["show", str(path), "alice", *options])

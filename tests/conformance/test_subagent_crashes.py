@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    Agent,
-    AgentRuntime,
-    Cancelled,
-    Completed,
-    PersistenceError,
-    Session,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
 from refold.events.core.content import CRASHED_TEXT
@@ -43,29 +33,33 @@ class Delegation:
     def __init__(self) -> None:
         self.noted: list[str] = []
 
-        @tool(effect="once")
+        @refold.tool(effect="once")
         async def note(what: str) -> str:
             self.noted.append(what)
             return f"noted {what}"
 
         self.note = note
 
-    def runtime(self, log: EventStore, **options: Any) -> AgentRuntime:
+    def runtime(self, log: EventStore, **options: Any) -> refold.AgentRuntime:
         def helper_says(request: Any) -> Any:
             last = request.messages[-1].content[0]
-            return use("note", {"what": last.text}) if len(request.messages) == 1 else say(f"said: {last.text}")
+            return (
+                refold.use("note", {"what": last.text})
+                if len(request.messages) == 1
+                else refold.say(f"said: {last.text}")
+            )
 
         def boss_says(request: Any) -> Any:
             if len(request.messages) == 1:
-                return [use("helper", {"task": "a"}), use("helper", {"task": "b"})]
-            return say("; ".join(block.text for block in request.messages[-1].content))
+                return [refold.use("helper", {"task": "a"}), refold.use("helper", {"task": "b"})]
+            return refold.say("; ".join(block.text for block in request.messages[-1].content))
 
         helper = agent_of("helper", *[helper_says] * 50, tools=[self.note])
         boss = agent_of("boss", *[boss_says] * 50, tools=[helper.as_tool(tier="observe")])
-        return AgentRuntime(boss, log=log, close_grace_s=0, **options)
+        return refold.AgentRuntime(boss, log=log, close_grace_s=0, **options)
 
 
-async def assert_once_each(runtime: AgentRuntime, noted: list[str]) -> None:
+async def assert_once_each(runtime: refold.AgentRuntime, noted: list[str]) -> None:
     """Check that there are two children, that each took one run, and that nothing was noted twice."""
     names = await runtime.sessions()
     assert len(names) == 3
@@ -89,7 +83,7 @@ async def test_parent_and_children_that_a_crash_cuts_at_any_commit_get_done_in_t
     async with delegation.runtime(memory) as runtime:
         session = await runtime.session("s")
         result = await session.send("go", key="k")
-        assert result.outcome == Completed()
+        assert result.outcome == refold.Completed()
         for task, said in zip("ab", result.text.split("; "), strict=True):
             assert said in (f"said: noted {task}", f"said: {CRASHED_TEXT}")
         await assert_once_each(runtime, delegation.noted)
@@ -102,7 +96,7 @@ async def test_however_a_cancelled_parent_crashes_no_child_goes_on_without_it(me
     store = CutStore(memory, at=random.randint(6, 16), when=random.choice(["before", "after"]))
     seen, cancelling = list[Any](), list[asyncio.Task[None]]()
 
-    def begun(runtime: AgentRuntime, session: Session) -> None:
+    def begun(runtime: refold.AgentRuntime, session: refold.Session) -> None:
         def see(recorded: Any) -> None:
             seen.append(recorded)
             if len(seen) >= at and not cancelling:
@@ -122,12 +116,12 @@ async def test_however_a_cancelled_parent_crashes_no_child_goes_on_without_it(me
         for child in await (await runtime.session("s")).children():
             await child.approvals()  # It has been taken up now.
         requested = [item.stream for item in seen[steps:] if isinstance(item.event, ModelRequested)]
-    assert (outcome == Cancelled()) == was_cancelled
+    assert (outcome == refold.Cancelled()) == was_cancelled
     assert [head.pending for head in await memory.list_streams(prefix="session/", with_pending=True)] == []
     assert not (was_cancelled and requested), "nobody asked for that any more"
 
 
-def helped_by(*helper: Any, calls: Any = None) -> Agent:
+def helped_by(*helper: Any, calls: Any = None) -> refold.Agent:
     """Return an agent whose helper says so, and which asks it where calls are given."""
     return boss_of(agent_of("h", *helper), calls=calls)
 
@@ -136,7 +130,7 @@ def helped_by(*helper: Any, calls: Any = None) -> Agent:
 async def test_a_child_resumes_with_its_parent(memory: InMemoryStore, auto_resume: bool) -> None:
     held = HeldAnswer("never")
     await crashed_at(held.asked, helped_by(held, calls=asking("h")), memory)
-    async with AgentRuntime(helped_by(say("again")), log=memory, auto_resume=auto_resume) as runtime:
+    async with refold.AgentRuntime(helped_by(refold.say("again")), log=memory, auto_resume=auto_resume) as runtime:
         session, child = await runtime.session("alice"), await runtime.session(CHILD)
         seen = Seen(runtime, session)
         if not auto_resume:
@@ -156,7 +150,7 @@ async def test_a_child_whose_parent_was_cancelled_just_before_the_crash_is_cance
     boss = helped_by(held, again, calls=asking("h"))
     async with sent_to(boss, store, clock=clock, close_grace_s=0) as (runtime, session, sending):
         await clock.settle()
-        store.fail_appends(lambda: PersistenceError("no room"), of=f"session/{CHILD}")
+        store.fail_appends(lambda: refold.PersistenceError("no room"), of=f"session/{CHILD}")
         cancelling = asyncio.create_task(session.cancel())
         await clock.settle()
         await crash(runtime, store, clock)
@@ -164,7 +158,7 @@ async def test_a_child_whose_parent_was_cancelled_just_before_the_crash_is_cance
     parent = SESSION_CODEC.decode_all(await memory.read_stream("session/alice"))
     assert isinstance(parent[-1], RunCancelled)
 
-    async with AgentRuntime(boss, log=memory, auto_resume=auto_resume) as runtime:
+    async with refold.AgentRuntime(boss, log=memory, auto_resume=auto_resume) as runtime:
         child = await runtime.session(CHILD)
         seen = Seen(runtime, child)
         await child.approvals()  # It is there now.
@@ -224,17 +218,17 @@ async def test_kill_9_again_and_again_in_the_middle_of_children(tmp_path: Path, 
 async def test_a_parent_is_not_parked_for_crashes_while_its_child_gets_on(memory: InMemoryStore) -> None:
     """The child makes progress between two crashes, and its parent only waits."""
 
-    @tool(tier="observe", effect="pure")
+    @refold.tool(tier="observe", effect="pure")
     async def look(n: int) -> int:
         return n
 
-    def boss(*script: Any, calls: Any = None) -> Agent:
+    def boss(*script: Any, calls: Any = None) -> refold.Agent:
         return boss_of(agent_of("h", *script, tools=[look]), calls=calls)
 
     for life in range(5):
-        answer, following = use("look", {"n": life}), HeldAnswer("never")
+        answer, following = refold.use("look", {"n": life}), HeldAnswer("never")
         await crashed_at(following.asked, boss(answer, following, calls=asking("h") if life == 0 else None), memory)
-    async with sent_to(boss(say("got there")), memory) as (_, session, sending):
+    async with sent_to(boss(refold.say("got there")), memory) as (_, session, sending):
         assert (await sending).text == "done"
         assert await told(session) == ["got there"]
         assert "RunParked" not in await types_of(session)

@@ -7,27 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    Allow,
-    AskCycle,
-    Cancelled,
-    Completed,
-    ConfigError,
-    Deny,
-    PersistenceError,
-    ProposedCall,
-    ProviderError,
-    ScriptedProvider,
-    TextBlock,
-    ToolContext,
-    say,
-    subagent,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.session.events import RunCancelled, ToolApprovalRequested
 from refold.stores import EventStore, InMemoryStore
@@ -50,23 +30,23 @@ from tests.conformance.sessions import CONFIG, HeldAnswer, Parked, abandoned_in,
 
 
 async def test_a_call_of_a_subagent_is_a_run_in_a_session_of_its_own(log: EventStore) -> None:
-    @tool(tier="observe", effect="pure")
+    @refold.tool(tier="observe", effect="pure")
     async def search(q: str) -> str:
         return f"found {q}"
 
-    researcher = agent_of("researcher", use("search", {"q": "x"}), say("x is 42"), tools=[search])
+    researcher = agent_of("researcher", refold.use("search", {"q": "x"}), refold.say("x is 42"), tools=[search])
     boss = boss_of(researcher, calls=asking("researcher", "what is x?"), last="It is 42.")
-    async with AgentRuntime(boss, log=log) as runtime:
+    async with refold.AgentRuntime(boss, log=log) as runtime:
         session = await runtime.session("alice")
         result = await session.send("What is x?")
-        assert (result.outcome, result.text) == (Completed(), "It is 42.")
+        assert (result.outcome, result.text) == (refold.Completed(), "It is 42.")
         [answer] = await results_of(session)
         assert (answer.text, answer.is_error) == ("x is 42", False)
 
         child = await child_of(runtime, session)
         assert child.id == CHILD
         assert await types_of(child) == await types_of(session)  # Four commits each, of the same events.
-        assert (await child.history())[0].content == (TextBlock(text="what is x?"),)
+        assert (await child.history())[0].content == (refold.TextBlock(text="what is x?"),)
         assert (await child.state_at()).agent == "researcher"
     assert {head.stream for head in await log.list_streams(prefix="tool/")} == {
         "tool/researcher",
@@ -76,16 +56,16 @@ async def test_a_call_of_a_subagent_is_a_run_in_a_session_of_its_own(log: EventS
 
 async def test_a_child_adds_no_commit_to_its_parent(memory: InMemoryStore) -> None:
     store = FailingStore(memory)
-    boss = boss_of(agent_of("helper", say("yes")), calls=asking("helper"))
+    boss = boss_of(agent_of("helper", refold.say("yes")), calls=asking("helper"))
     async with sent_to(boss, store) as (_, _, sending):
         await sending
     assert [sum(stream in append for append in store.appends) for stream in STREAMS] == [4, 2]
 
 
 async def test_causes_lead_from_the_child_to_the_parent_and_back(memory: InMemoryStore) -> None:
-    grandchild = agent_of("c", say("deep"))
-    child = agent_of("b", asking("c"), say("mid"), tools=[grandchild.as_tool()])
-    async with AgentRuntime(boss_of(child, calls=asking("b")), log=memory) as runtime:
+    grandchild = agent_of("c", refold.say("deep"))
+    child = agent_of("b", asking("c"), refold.say("mid"), tools=[grandchild.as_tool()])
+    async with refold.AgentRuntime(boss_of(child, calls=asking("b")), log=memory) as runtime:
         await (await runtime.session("alice")).send("go")
     first = (await memory.read_stream("session/alice/call_6_0/call_6_0", limit=1))[0]
     assert (first.causation, first.correlation) == ("session/alice/call_6_0@7", "session/alice/call_6_0@3")
@@ -110,18 +90,21 @@ async def test_structured_input_and_output(memory: InMemoryStore) -> None:
         """
         return f"{topic}, {most} sources"
 
-    helper = agent_of("helper", say('Here: {"answer": 42}'), output_type=Found)
+    helper = agent_of("helper", refold.say('Here: {"answer": 42}'), output_type=Found)
     asks = helper.as_tool(task=look_up, name="look_up", tier="observe", timeout_s=5)
     assert asks.spec.description == "Look something up."
     assert asks.spec.effect == "idempotent"
     assert asks.spec.input_schema["required"] == ["topic"]
-    calls = [use("look_up", {"topic": "tea", "most": 2}), use("look_up", {"topic": 7, "least": 1})]
+    calls = [refold.use("look_up", {"topic": "tea", "most": 2}), refold.use("look_up", {"topic": 7, "least": 1})]
     async with sent_to(boss_of(asks, calls=calls), memory) as (runtime, session, sending):
         await sending
         good, bad = await results_of(session)
         assert (good.text, bad.kind) == ('{"answer":42}', "invalid_arguments")
         child = await child_of(runtime, session)
-        assert (await child.history())[0].content == (TextBlock(text="tea, 2 sources"),)
+        assert (await child.history())[0].content == (refold.TextBlock(text="tea, 2 sources"),)
+
+
+STRICT = refold.AgentConfig(model="m", rejections_max=0)
 
 
 def no_text(task: str) -> Any:
@@ -139,20 +122,19 @@ def raising(task: str) -> str:
 @pytest.mark.parametrize(
     ("helper", "task", "kind", "words"),
     [
-        (agent_of("h", ProviderError("down", kind="overloaded", retryable=True)), None, "transient", "down"),
+        (agent_of("h", refold.ProviderError("down", kind="overloaded", retryable=True)), None, "transient", "down"),
         (agent_of("h", "", "", "", ""), None, "permanent", "empty answers"),
-        (agent_of("h", say("no JSON"), config=AgentConfig(model="m", rejections_max=0), output_type=Found), None,
-         "permanent", "could not be used"),
+        (agent_of("h", refold.say("Tea."), config=STRICT, output_type=Found), None, "permanent", "could not be used"),
         (agent_of("h"), no_text, "permanent", "no text"),
         (agent_of("h"), raising, "permanent", "no such task"),
         (agent_of("h"), nothing, "permanent", "empty"),
     ],
 )  # fmt: skip
 async def test_a_failure_is_an_error_result_with_a_kind(
-    helper: Agent, task: Any, kind: str, words: str, memory: InMemoryStore
+    helper: refold.Agent, task: Any, kind: str, words: str, memory: InMemoryStore
 ) -> None:
     boss = boss_of(helper.as_tool(task=task), calls=asking("h"))
-    async with AgentRuntime(boss, log=memory) as runtime:
+    async with refold.AgentRuntime(boss, log=memory) as runtime:
         session = await runtime.session("alice")
         assert (await session.send("go")).text == "done"
         [result] = await results_of(session)
@@ -164,7 +146,7 @@ async def test_a_child_that_somebody_cancels_is_an_error_result(memory: InMemory
     async with sent_to(boss_of(agent_of("h", held), calls=asking("h")), memory) as (runtime, session, sending):
         await held.asked.wait()
         await (await child_of(runtime, session)).cancel()
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
         [result] = await results_of(session)
         assert (result.kind, result.text) == (
             "cancelled",
@@ -173,8 +155,10 @@ async def test_a_child_that_somebody_cancels_is_an_error_result(memory: InMemory
 
 
 async def test_a_session_that_happens_to_have_the_id_of_a_child_is_left_alone(memory: InMemoryStore) -> None:
-    boss = agent_of("boss", say("mine"), asking("h"), say("done"), tools=[agent_of("h", say("no")).as_tool()])
-    async with AgentRuntime(boss, log=memory) as runtime:
+    boss = agent_of(
+        "boss", refold.say("mine"), asking("h"), refold.say("done"), tools=[agent_of("h", refold.say("no")).as_tool()]
+    )
+    async with refold.AgentRuntime(boss, log=memory) as runtime:
         squatter = await runtime.session(CHILD)
         await squatter.send("hello")
         before = await types_of(squatter)
@@ -187,9 +171,9 @@ async def test_a_session_that_happens_to_have_the_id_of_a_child_is_left_alone(me
 
 
 async def test_a_parent_with_the_longest_id_has_children_too(memory: InMemoryStore) -> None:
-    inner = agent_of("b", say("b"))
-    helper = agent_of("h", asking("b"), say("yes"), tools=[inner.as_tool()])
-    async with AgentRuntime(boss_of(helper, calls=asking("h")), log=memory) as runtime:
+    inner = agent_of("b", refold.say("b"))
+    helper = agent_of("h", asking("b"), refold.say("yes"), tools=[inner.as_tool()])
+    async with refold.AgentRuntime(boss_of(helper, calls=asking("h")), log=memory) as runtime:
         session = await runtime.session("ä" * 256)
         await session.send("go")
         assert await told(session) == ["yes"]
@@ -222,17 +206,17 @@ async def test_acting_children_run_one_after_another(memory: InMemoryStore) -> N
         first.gate.set()
         await second.asked.wait()
         second.gate.set()
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
 
 
 @pytest.mark.parametrize("depth_max", [0, 1, 3, 5])
 async def test_an_agent_may_be_its_own_subagent_as_deep_as_is_set(depth_max: int, memory: InMemoryStore) -> None:
     def next_answer(request: Any) -> Any:
         last = request.messages[-1].content[0]
-        return asking("boss") if hasattr(last, "text") and last.text == "go" else say(f"said: {last.text}")
+        return asking("boss") if hasattr(last, "text") and last.text == "go" else refold.say(f"said: {last.text}")
 
-    boss = agent_of("boss", *[next_answer] * 20, tools=[subagent("boss")])
-    async with AgentRuntime(boss, log=memory, subagent_depth_max=depth_max) as runtime:
+    boss = agent_of("boss", *[next_answer] * 20, tools=[refold.subagent("boss")])
+    async with refold.AgentRuntime(boss, log=memory, subagent_depth_max=depth_max) as runtime:
         session = await runtime.session("s")
         result = await session.send("go")
         assert result.text.count("said: ") == depth_max + 1
@@ -244,20 +228,20 @@ async def test_an_agent_may_be_its_own_subagent_as_deep_as_is_set(depth_max: int
 
 
 async def test_a_tool_of_a_child_that_sends_to_a_session_which_waits_for_it_is_told(memory: InMemoryStore) -> None:
-    runtime: AgentRuntime
-    refused: list[AskCycle] = []
+    runtime: refold.AgentRuntime
+    refused: list[refold.AskCycle] = []
 
-    @tool
+    @refold.tool
     async def report(to: str) -> str:
         try:
             return (await (await runtime.session(to)).send("look")).text
-        except AskCycle as error:
+        except refold.AskCycle as error:
             refused.append(error)
             raise
 
-    inner = agent_of("inner", use("report", {"to": "alice"}), say("i"), tools=[report])
-    outer = agent_of("outer", asking("inner"), say("o"), tools=[inner.as_tool()])
-    async with AgentRuntime(boss_of(outer, calls=asking("outer")), log=memory) as runtime:
+    inner = agent_of("inner", refold.use("report", {"to": "alice"}), refold.say("i"), tools=[report])
+    outer = agent_of("outer", asking("inner"), refold.say("o"), tools=[inner.as_tool()])
+    async with refold.AgentRuntime(boss_of(outer, calls=asking("outer")), log=memory) as runtime:
         assert (await (await runtime.session("alice")).send("go")).text == "done"
     chain = "session/alice -> session/alice/call_6_0 -> session/alice/call_6_0/call_6_0 -> its tool -> session/alice"
     assert [chain in str(error) for error in refused] == [True]
@@ -267,20 +251,20 @@ async def later(task: str) -> str:
     return task
 
 
-def with_context(task: str, context: ToolContext[Any]) -> str:
+def with_context(task: str, context: refold.ToolContext[Any]) -> str:
     return task
 
 
-def runtime_with(*tools: Any, **options: Any) -> AgentRuntime:
-    return AgentRuntime(CONFIG, provider=ScriptedProvider([]), tools=tools, **options)
+def runtime_with(*tools: Any, **options: Any) -> refold.AgentRuntime:
+    return refold.AgentRuntime(CONFIG, provider=refold.ScriptedProvider([]), tools=tools, **options)
 
 
 REFUSED: dict[str, Callable[[], object]] = {
     "two agents are named 'agent'": lambda: runtime_with(agent_of("agent").as_tool()),
-    "the subagent 'nobody', and the runtime has only 'agent'": lambda: runtime_with(subagent("nobody")),
-    "two tools named 'h'": lambda: AgentRuntime(boss_of(agent_of("h"), agent_of("h"))),
+    "the subagent 'nobody', and the runtime has only 'agent'": lambda: runtime_with(refold.subagent("nobody")),
+    "two tools named 'h'": lambda: refold.AgentRuntime(boss_of(agent_of("h"), agent_of("h"))),
     "give it as name=": lambda: agent_of("dr. who").as_tool(),
-    "is an Agent or the name of one, not int": lambda: subagent(7),  # type: ignore[arg-type]
+    "is an Agent or the name of one, not int": lambda: refold.subagent(7),  # type: ignore[arg-type]
     "plain function": lambda: agent_of("h").as_tool(task=later),  # type: ignore[arg-type]
     "gets no ToolContext": lambda: agent_of("h").as_tool(task=with_context),
     "subagent_depth_max": lambda: runtime_with(subagent_depth_max=-1),
@@ -289,15 +273,15 @@ REFUSED: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_cannot_be_a_subagent(said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(refold.ConfigError, match=said):
         REFUSED[said]()
 
 
 async def test_a_subagent_runs_in_a_runtime_that_has_its_agent(memory: InMemoryStore) -> None:
     asks = agent_of("h").as_tool()
-    with pytest.raises(ConfigError, match="in a runtime"):
+    with pytest.raises(refold.ConfigError, match="in a runtime"):
         await asks(task="go")  # type: ignore[misc]
-    async with AgentRuntime(boss_of(calls=asking("h")), log=memory) as runtime:
+    async with refold.AgentRuntime(boss_of(calls=asking("h")), log=memory) as runtime:
         runtime.tools.register(asks)
         session = await runtime.session("alice")
         await session.send("go")
@@ -308,24 +292,24 @@ async def test_a_subagent_runs_in_a_runtime_that_has_its_agent(memory: InMemoryS
 async def test_each_agent_has_its_own_tools_policy_and_approval_handler(memory: InMemoryStore) -> None:
     asked: list[tuple[str, str]] = []
 
-    def agent_with(name: str, *script: Any, tools: Any = ()) -> Agent:
-        @tool(name="look", tier="confirm")
+    def agent_with(name: str, *script: Any, tools: Any = ()) -> refold.Agent:
+        @refold.tool(name="look", tier="confirm")
         async def look(at: str) -> str:
             return f"{name} saw {at}"
 
-        def approve(session: str, request: ToolApprovalRequested) -> Allow:
+        def approve(session: str, request: ToolApprovalRequested) -> refold.Allow:
             asked.append((name, session))
-            return Allow()
+            return refold.Allow()
 
-        def policy(call: ProposedCall) -> Deny | None:
-            return Deny(f"not by {name}") if call.input.get("at") == name else None
+        def policy(call: refold.ProposedCall) -> refold.Deny | None:
+            return refold.Deny(f"not by {name}") if call.input.get("at") == name else None
 
         return agent_of(name, *script, tools=[look, *tools], approval=approve, policy=policy)
 
-    looks = [use("look", {"at": at}) for at in ("boss", "helper")]
-    helper = agent_with("helper", looks, say("h"))
-    boss = agent_with("boss", [*looks, asking("helper")], say("b"), tools=[helper.as_tool()])
-    async with AgentRuntime(boss, log=memory) as runtime:
+    looks = [refold.use("look", {"at": at}) for at in ("boss", "helper")]
+    helper = agent_with("helper", looks, refold.say("h"))
+    boss = agent_with("boss", [*looks, asking("helper")], refold.say("b"), tools=[helper.as_tool()])
+    async with refold.AgentRuntime(boss, log=memory) as runtime:
         assert dict(runtime.agents) == {"boss": boss, "helper": helper}
         session = await runtime.session("s")
         await session.send("go")
@@ -336,12 +320,12 @@ async def test_each_agent_has_its_own_tools_policy_and_approval_handler(memory: 
 
 
 def test_subagents_serve_synchronous_code_too() -> None:
-    @tool
+    @refold.tool
     def shout(text: str) -> str:
         return text.upper()
 
-    helper = agent_of("h", use("shout", {"text": "yes"}), say("shouted"), tools=[shout])
-    with AgentRuntime(boss_of(helper, calls=asking("h")), tool_threads=1) as runtime:
+    helper = agent_of("h", refold.use("shout", {"text": "yes"}), refold.say("shouted"), tools=[shout])
+    with refold.AgentRuntime(boss_of(helper, calls=asking("h")), tool_threads=1) as runtime:
         session = runtime.session("s")
         assert session.send("go").text == "done"
         [child] = session.children()
@@ -354,12 +338,12 @@ def test_subagents_serve_synchronous_code_too() -> None:
 
 async def test_a_child_is_cancelled_with_its_parent(log: EventStore) -> None:
     parked = Parked()
-    inner = agent_of("inner", use("park", {"name": "a"}), tools=[parked.park])
+    inner = agent_of("inner", refold.use("park", {"name": "a"}), tools=[parked.park])
     outer = agent_of("outer", asking("inner"), tools=[inner.as_tool()])
     async with sent_to(boss_of(outer, calls=asking("outer")), log) as (runtime, session, sending):
         await parked.until(1)
         await session.cancel(reason="enough")
-        assert (await sending).outcome == Cancelled()
+        assert (await sending).outcome == refold.Cancelled()
         for name in await runtime.sessions():
             found = await runtime.session(name)
             assert (await types_of(found))[-1] == "RunCancelled"
@@ -370,7 +354,7 @@ async def test_a_child_is_cancelled_with_its_parent(log: EventStore) -> None:
 
 async def test_the_caller_is_told_when_the_childs_work_has_ended_or_its_grace_is_over(memory: InMemoryStore) -> None:
     clock, parked = ManualClock(), Parked()
-    inner = agent_of("inner", use("ignore", {"name": "a"}), tools=[parked.ignore])
+    inner = agent_of("inner", refold.use("ignore", {"name": "a"}), tools=[parked.ignore])
     outer = agent_of("outer", asking("inner"), tools=[inner.as_tool()])
     boss = boss_of(outer, calls=asking("outer"))
     async with sent_to(boss, memory, clock=clock, cancel_grace_s=10, close_grace_s=0) as (_, session, sending):
@@ -383,7 +367,7 @@ async def test_the_caller_is_told_when_the_childs_work_has_ended_or_its_grace_is
         assert not cancelling.done()
         await clock.advance(0.2)  # The grace of the grandchild: (1 + 0.8 ** 2) / 2 of it all.
         assert cancelling.done()
-        assert (await sending).outcome == Cancelled()
+        assert (await sending).outcome == refold.Cancelled()
         parked.gate.set()
         await clock.settle()
     assert await abandoned_in(memory, "inner/ignore") == 1
@@ -397,7 +381,7 @@ async def test_close_with_cancel_ends_parent_and_child_as_cancelled(log: EventSt
         await held.asked.wait()
         child = await child_of(runtime, session)
         await runtime.close(cancel=True)
-        assert (await sending).outcome == Cancelled()
+        assert (await sending).outcome == refold.Cancelled()
         assert [type(item.event) async for item in child.events()][-1] is RunCancelled
 
 
@@ -412,7 +396,7 @@ async def test_close_does_not_spend_its_grace_on_a_child_that_waits_for_a_person
 
 async def test_close_waits_for_what_a_child_does_and_no_longer(memory: InMemoryStore) -> None:
     clock, parked = ManualClock(), Parked()
-    helper = agent_of("h", use("park", {"name": "a"}), tools=[parked.park])
+    helper = agent_of("h", refold.use("park", {"name": "a"}), tools=[parked.park])
     async with sent_to(boss_of(helper, calls=asking("h")), memory, clock=clock) as (runtime, _, sending):
         await parked.until(1)
         closing = asyncio.create_task(runtime.close())
@@ -425,7 +409,7 @@ async def test_close_waits_for_what_a_child_does_and_no_longer(memory: InMemoryS
     assert await pending_in(memory) == {STREAMS[0]: ("tool:call_6_0",), STREAMS[1]: ("model:9",)}
 
 
-async def closed_at_once(runtime: AgentRuntime, clock: ManualClock) -> None:
+async def closed_at_once(runtime: refold.AgentRuntime, clock: ManualClock) -> None:
     closing = asyncio.create_task(runtime.close())
     await clock.settle()
     assert closing.done()
@@ -440,11 +424,11 @@ async def test_a_large_task_and_a_large_answer_are_passed_whole(memory: InMemory
 
     def hear(request: Any) -> Any:
         boss_heard.append(request.messages[-1].content[0].text)
-        return say("done")
+        return refold.say("done")
 
-    helper = agent_of("h", lambda request: say(request.messages[0].content[0].text + "!"))
+    helper = agent_of("h", lambda request: refold.say(request.messages[0].content[0].text + "!"))
     boss = agent_of("boss", asking("h", long), hear, tools=[helper.as_tool(result_limit=None)])
-    async with AgentRuntime(boss, log=memory) as runtime:
+    async with refold.AgentRuntime(boss, log=memory) as runtime:
         await (await runtime.session("alice")).send("go")
     assert boss_heard == [long + "!"]
 
@@ -452,12 +436,12 @@ async def test_a_large_task_and_a_large_answer_are_passed_whole(memory: InMemory
 async def test_a_child_is_silent_only_while_its_model_is(memory: InMemoryStore) -> None:
     clock = ManualClock()
 
-    @tool(tier="confirm", timeout_s=1000)
+    @refold.tool(tier="confirm", timeout_s=1000)
     async def work() -> str:
         await clock.sleep(500)
         return "worked"
 
-    first, second = HeldAnswer(use("work")), HeldAnswer("never")
+    first, second = HeldAnswer(refold.use("work")), HeldAnswer("never")
     helper = agent_of("h", first, second, tools=[work])
     boss = boss_of(helper.as_tool(timeout_s=60), calls=asking("h"))
     async with sent_to(boss, memory, clock=clock, close_grace_s=0) as (runtime, session, sending):
@@ -475,7 +459,7 @@ async def test_a_child_is_silent_only_while_its_model_is(memory: InMemoryStore) 
         await clock.advance(59)
         assert await results_of(session) == [] or not sending.done()
         await clock.advance(2)
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
         [result] = await results_of(session)
         assert result.kind == "timeout"
         assert (await types_of(child))[-1] == "RunCancelled"
@@ -496,18 +480,18 @@ async def test_deltas_of_a_child_are_signs_of_life(memory: InMemoryStore) -> Non
                 await clock.sleep(50)
                 yield TextDelta("x")
             gate.set()
-            yield say("xxxxx")
+            yield refold.say("xxxxx")
 
-    helper = Agent(name="h", config=AgentConfig(model="m", streaming=True), provider=Slow())
+    helper = refold.Agent(name="h", config=refold.AgentConfig(model="m", streaming=True), provider=Slow())
     boss = boss_of(helper.as_tool(timeout_s=60), calls=asking("h"))
-    async with AgentRuntime(boss, log=memory, clock=clock) as runtime:
+    async with refold.AgentRuntime(boss, log=memory, clock=clock) as runtime:
         session = await runtime.session("alice")
         followed = runtime.follow()
         sending = asyncio.create_task(session.send("go"))
         await clock.settle()
         for _ in range(5):
             await clock.advance(50)
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
         assert await told(session) == ["xxxxx"]
         streamed = []
         async for item in followed:
@@ -523,12 +507,12 @@ async def test_a_childs_input_that_the_log_refuses_for_a_while_is_accepted_once(
     memory: InMemoryStore, when: Any
 ) -> None:
     clock, store = ManualClock(), FailingStore(memory)
-    store.fail_appends(lambda: PersistenceError("full", outcome_unknown=True), when=when, of=STREAMS[1], times=3)
-    boss = boss_of(agent_of("h", say("yes"), say("again")), calls=asking("h"))
+    store.fail_appends(lambda: refold.PersistenceError("full", outcome_unknown=True), when=when, of=STREAMS[1], times=3)
+    boss = boss_of(agent_of("h", refold.say("yes"), refold.say("again")), calls=asking("h"))
     async with sent_to(boss, store, clock=clock) as (runtime, session, sending):
         for _ in range(12):
             await clock.advance(1)
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
         assert await told(session) == ["yes"]
         child = await child_of(runtime, session)
         assert (await types_of(child)).count("InputQueued") == 1
@@ -537,7 +521,7 @@ async def test_a_childs_input_that_the_log_refuses_for_a_while_is_accepted_once(
 async def test_a_parent_that_is_cancelled_while_its_child_begins_leaves_no_work(memory: InMemoryStore) -> None:
     clock, store = ManualClock(), FailingStore(memory)
     boss = boss_of(agent_of("h", HeldAnswer("never")), calls=asking("h"))
-    async with AgentRuntime(boss, log=store, clock=clock, cancel_grace_s=4) as runtime:
+    async with refold.AgentRuntime(boss, log=store, clock=clock, cancel_grace_s=4) as runtime:
         session = await runtime.session("alice")
         hold = store.hold_append(5)  # Behind the parent's call: the tool's definition. The child's first waits for it.
         sending = asyncio.create_task(session.send("go"))
@@ -548,7 +532,7 @@ async def test_a_parent_that_is_cancelled_while_its_child_begins_leaves_no_work(
         hold.let_go()
         await clock.settle()
         assert (was_reached, cancelling.done()) == (True, True)
-        assert (await sending).outcome == Cancelled()
+        assert (await sending).outcome == refold.Cancelled()
         assert (await types_of(await child_of(runtime, session)))[-1] == "RunCancelled"
         assert runtime.context.in_flight.count() == 0
 
@@ -560,7 +544,7 @@ async def test_a_child_whose_session_fails_for_good_is_a_crashed_result(memory: 
         await held.asked.wait()
         await runtime.system.ref(STREAMS[1]).stop(block=False)
         runtime.event_bus.session_failed((await child_of(runtime, session)).id, "it was stopped")
-        assert (await sending).outcome == Completed()
+        assert (await sending).outcome == refold.Completed()
         [result] = await results_of(session)
         assert (result.kind, "failed for good" in result.text) == ("crashed", True)
 
@@ -568,9 +552,9 @@ async def test_a_child_whose_session_fails_for_good_is_a_crashed_result(memory: 
 async def test_what_a_child_spends_counts_for_the_child(memory: InMemoryStore) -> None:
     from refold import Usage
 
-    helper = agent_of("h", say("yes", usage=Usage(input_tokens=100, output_tokens=10)))
-    boss = agent_of("boss", asking("h"), say("done", usage=Usage(input_tokens=7)), tools=[helper.as_tool()])
-    async with AgentRuntime(boss, log=memory) as runtime:
+    helper = agent_of("h", refold.say("yes", usage=Usage(input_tokens=100, output_tokens=10)))
+    boss = agent_of("boss", asking("h"), refold.say("done", usage=Usage(input_tokens=7)), tools=[helper.as_tool()])
+    async with refold.AgentRuntime(boss, log=memory) as runtime:
         session = await runtime.session("alice")
         assert (await session.send("go")).usage == Usage(input_tokens=7)
         child = await child_of(runtime, session)
@@ -578,7 +562,7 @@ async def test_what_a_child_spends_counts_for_the_child(memory: InMemoryStore) -
 
 
 async def test_people_can_go_on_with_a_child(memory: InMemoryStore) -> None:
-    helper = agent_of("h", say("yes"), say("as I said"))
+    helper = agent_of("h", refold.say("yes"), refold.say("as I said"))
     async with sent_to(boss_of(helper, calls=asking("h")), memory) as (runtime, session, sending):
         await sending
         child = await child_of(runtime, session)

@@ -14,21 +14,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    ActorStopped,
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    Completed,
-    ModelRequest,
-    RecordedEvent,
-    RunResult,
-    ScriptedProvider,
-    SyncRuntime,
-    SyncSubscription,
-    tool,
-    use,
-)
+import refold
 from refold.stores import InMemoryStore, SQLiteStore
 from tests.conformance.sessions import assert_sound
 from tests.conformance.threads import Held, InThread
@@ -36,18 +22,18 @@ from tests.conformance.threads import Held, InThread
 THREADS = 50
 
 
-def echo(request: ModelRequest) -> str:
+def echo(request: refold.ModelRequest) -> str:
     return f"to {request.messages[-1].text}"
 
 
-def runtime_of(log: Any, *script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
-    provider = ScriptedProvider([*script, *[echo] * 2000])
-    return AgentRuntime(AgentConfig(model="m"), provider=provider, tools=tools, log=log, **options)
+def runtime_of(log: Any, *script: Any, tools: Any = (), **options: Any) -> refold.AgentRuntime:
+    provider = refold.ScriptedProvider([*script, *[echo] * 2000])
+    return refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, tools=tools, log=log, **options)
 
 
-def requests_of(runtime: SyncRuntime) -> list[ModelRequest]:
+def requests_of(runtime: refold.SyncRuntime) -> list[refold.ModelRequest]:
     provider = runtime.agent.provider
-    assert isinstance(provider, ScriptedProvider)
+    assert isinstance(provider, refold.ScriptedProvider)
     return provider.requests
 
 
@@ -70,11 +56,11 @@ def path(tmp_path: Path) -> Iterator[Path]:
     asyncio.run(check())
 
 
-def at_once(calls: list[Callable[[], RunResult]]) -> list[RunResult]:
+def at_once(calls: list[Callable[[], refold.RunResult]]) -> list[refold.RunResult]:
     """Make calls in as many threads, which begin together; return what they return."""
     barrier = threading.Barrier(len(calls))
 
-    def begin(call: Callable[[], RunResult]) -> RunResult:
+    def begin(call: Callable[[], refold.RunResult]) -> refold.RunResult:
         barrier.wait()
         return call()
 
@@ -82,7 +68,7 @@ def at_once(calls: list[Callable[[], RunResult]]) -> list[RunResult]:
     return [thread.result() for thread in threads]
 
 
-def ends_of(runtime: SyncRuntime, session: str) -> list[str]:
+def ends_of(runtime: refold.SyncRuntime, session: str) -> list[str]:
     kinds = [type(recorded.event).__name__ for recorded in runtime.session(session).events()]
     return [kind for kind in kinds if kind in ("RunCompleted", "RunCancelled", "RunFailed")]
 
@@ -144,11 +130,11 @@ def test_threads_that_follow_see_all_events_while_many_send(memory: InMemoryStor
     """Their capacity is far below what happens at once, so that they read what they have missed from the log."""
     with runtime_of(memory) as runtime:
 
-        def follow(items: SyncSubscription) -> list[int]:
+        def follow(items: refold.SyncSubscription) -> list[int]:
             positions, ends = list[int](), 0
             with items:
                 for item in items:
-                    if isinstance(item, RecordedEvent):
+                    if isinstance(item, refold.RecordedEvent):
                         positions.append(item.position)
                         ends += type(item.event).__name__ == "RunCompleted"
                         if ends == THREADS:
@@ -176,7 +162,7 @@ def test_a_thread_that_is_interrupted_in_a_call_cancels_its_own_run_only(
         dying.wait()
         assert isinstance(dying.error, error)
         assert ends_of(runtime, "mine") == ["RunCancelled"]
-        assert other.result().outcome == Completed()
+        assert other.result().outcome == refold.Completed()
         assert runtime.session("mine").send("more").text == "to more"
     others.gate.cancel()
 
@@ -204,7 +190,7 @@ def test_threads_that_wait_when_another_closes_the_runtime_are_told_and_their_ru
             answer.asked.wait()
         InThread(runtime.close).result()
         for thread in sending:
-            with pytest.raises(ActorStopped):
+            with pytest.raises(refold.ActorStopped):
                 thread.result()
     with runtime_of(path) as runtime:
         results = at_once([partial(runtime.session(f"s{n}").send, "go", key="k") for n in range(8)])
@@ -217,14 +203,14 @@ def test_threads_that_never_stop_sending_are_told_of_the_end_and_none_hangs(
 ) -> None:
     going = threading.Barrier(11)
 
-    def send_until_the_end(number: int) -> list[RunResult]:
-        results = list[RunResult]()
+    def send_until_the_end(number: int) -> list[refold.RunResult]:
+        results = list[refold.RunResult]()
         for turn in count():
             if turn == 2:
                 going.wait()
             try:
                 results.append(runtime.session(f"s{number % 4}").send(f"{number}.{turn}"))
-            except ActorStopped:
+            except refold.ActorStopped:
                 return results
         raise AssertionError
 
@@ -233,7 +219,7 @@ def test_threads_that_never_stop_sending_are_told_of_the_end_and_none_hangs(
         going.wait()
         runtime.close(cancel=cancel)
         for thread in sending:
-            assert {type(result.outcome) for result in thread.result()} <= {Completed, Cancelled}
+            assert {type(result.outcome) for result in thread.result()} <= {refold.Completed, refold.Cancelled}
 
 
 def test_many_threads_may_close_at_once_and_all_return_when_it_is_over(path: Path) -> None:
@@ -249,7 +235,7 @@ def test_many_threads_may_close_at_once_and_all_return_when_it_is_over(path: Pat
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("refold-loop")]
 
     assert [thread.result() for thread in [InThread(close) for _ in range(10)]] == [[]] * 10
-    with pytest.raises(ActorStopped):
+    with pytest.raises(refold.ActorStopped):
         sending.result()
     with runtime_of(path) as again:
         assert again.session("s", restore=True).id == "s"
@@ -259,22 +245,22 @@ def test_many_threads_may_close_at_once_and_all_return_when_it_is_over(path: Pat
 def test_tools_in_threads_may_send_to_other_sessions_however_few_threads_there_are(
     memory: InMemoryStore, tool_threads: int
 ) -> None:
-    @tool
+    @refold.tool
     def delegate(depth: int) -> str:
         if depth == 0:
             return "bottom"
         return runtime.session(f"level {depth}").send(f"{depth - 1}").text
 
-    def answer(request: ModelRequest) -> Any:
+    def answer(request: refold.ModelRequest) -> Any:
         last = request.messages[-1]
         if last.text:
-            return use("delegate", {"depth": int(last.text)})
+            return refold.use("delegate", {"depth": int(last.text)})
         return "up"
 
-    provider = ScriptedProvider([answer] * 100)
-    config = AgentConfig(model="m")
+    provider = refold.ScriptedProvider([answer] * 100)
+    config = refold.AgentConfig(model="m")
     options: dict[str, Any] = {"log": memory, "tool_threads": tool_threads, "close_grace_s": 0}
-    with AgentRuntime(config, provider=provider, tools=[delegate], **options) as runtime:
+    with refold.AgentRuntime(config, provider=provider, tools=[delegate], **options) as runtime:
         assert runtime.session("top").send("3").text == "up"
         assert len(runtime.sessions()) == 4
 
@@ -282,13 +268,13 @@ def test_tools_in_threads_may_send_to_other_sessions_however_few_threads_there_a
 def test_a_tool_may_close_the_runtime_that_runs_it(memory: InMemoryStore) -> None:
     closed = threading.Event()
 
-    @tool
+    @refold.tool
     def shut_down() -> str:
         runtime.close()
         closed.set()
         return "closed"
 
-    runtime = runtime_of(memory, use("shut_down"), tools=[shut_down], close_grace_s=0).__enter__()
-    with pytest.raises(ActorStopped):
+    runtime = runtime_of(memory, refold.use("shut_down"), tools=[shut_down], close_grace_s=0).__enter__()
+    with pytest.raises(refold.ActorStopped):
         runtime.session("s").send("go")
     assert closed.wait()

@@ -27,14 +27,7 @@ import msgspec
 import pytest
 
 from refold.events import AgentConfig, CommandRejected, Recorded, WaitUntil
-from refold.events.core.content import (
-    CANCELLED_TEXT,
-    CRASHED_TEXT,
-    ImageBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-)
+from refold.events.core import content
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.retry import RetryPolicy
 from refold.events.session.commands import AllowTurn, ClearHistory, RecordToolResult
@@ -59,8 +52,8 @@ VERDICTS = {
 }
 
 SENTENCES = {
-    CANCELLED_TEXT: "<cancelled>",
-    CRASHED_TEXT: "<crashed>",
+    content.CANCELLED_TEXT: "<cancelled>",
+    content.CRASHED_TEXT: "<crashed>",
     "The run was ended by another call of the same answer, so this one was not run.": "<ended>",
 }
 """How stories write the fixed sentences; `test_content` says what the constants are."""
@@ -154,7 +147,7 @@ class Player:
             case "says":
                 session.answer(*map(say, texts), **settings)
             case "thinks":
-                session.answer(*(ThinkingBlock(thinking=text) for text in texts), **settings)
+                session.answer(*(content.ThinkingBlock(thinking=text) for text in texts), **settings)
             case "calls":
                 self._call_tools(texts, settings)
             case "fails":
@@ -162,7 +155,7 @@ class Player:
             case "result":
                 session.result(self._call(texts[0]), texts[1] if len(texts) > 1 else "done", **settings)
             case "result_image":
-                image = ImageBlock(media_type="image/png", data=b"png")
+                image = content.ImageBlock(media_type="image/png", data=b"png")
                 session.tell(RecordToolResult(call=self._call(texts[0]), content=(image,), **settings))
             case "allow" | "deny":
                 session.decide(self._call(texts[0]), word == "allow", *texts[1:], **settings)
@@ -224,9 +217,9 @@ class Player:
         """Return a call by its id, or by its place in the turn under way."""
         return self.session.calls[int(word)] if word.isdigit() else ToolCallId(word)
 
-    def _last_results(self) -> list[ToolResultBlock]:
+    def _last_results(self) -> list[content.ToolResultBlock]:
         results = [
-            [block for block in message.content if isinstance(block, ToolResultBlock)]
+            [block for block in message.content if isinstance(block, content.ToolResultBlock)]
             for message in self.session.history
         ]
         return [*filter(None, results)][-1]
@@ -250,13 +243,13 @@ def _outcome(outcome: object) -> str:
     return f"known {outcome.version}" if isinstance(outcome, Recorded) else " ".join(names(outcome))  # type: ignore[arg-type]
 
 
-def _result(block: ToolResultBlock) -> str:
+def _result(block: content.ToolResultBlock) -> str:
     text = SENTENCES.get(block.text, block.text)
     return text if block.kind is None else f"{block.kind}: {text}"
 
 
 def _written(value: object) -> str:
-    if isinstance(value, TextBlock):
+    if isinstance(value, content.TextBlock):
         return value.text
     if isinstance(value, tuple | list):
         return " ".join(_written(item) for item in value)

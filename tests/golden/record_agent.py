@@ -10,26 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    CancellationToken,
-    Deny,
-    ProposedCall,
-    RetryPolicy,
-    ScriptedProvider,
-    ScriptItem,
-    Session,
-    Streamed,
-    Summarising,
-    ToolContext,
-    cut,
-    say,
-    stall,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from tests.golden.record_stores import Polite, look, pay, sent, started_calls, waiting_calls
 
@@ -37,70 +18,76 @@ REACT_LOOK = 'Thought: I look.\nAction: look\nAction Input: {"what": "bread"}'
 REACT_DONE = "Thought: I know.\nFINAL_ANSWER: pão"
 
 
-@tool(tier="observe", effect="pure")
-async def hold(context: ToolContext[asyncio.Event]) -> str:
+@refold.tool(tier="observe", effect="pure")
+async def hold(context: refold.ToolContext[asyncio.Event]) -> str:
     """Wait for the gate."""
     await context.deps.wait()
     return "held"
 
 
-def judge(call: ProposedCall) -> Deny | None:
+def judge(call: refold.ProposedCall) -> refold.Deny | None:
     """Deny what is far away."""
-    return Deny("too far") if call.input.get("what") == "mars" else None
+    return refold.Deny("too far") if call.input.get("what") == "mars" else None
 
 
-def desk(*, own: list[ScriptItem], translator: list[ScriptItem], counter: list[ScriptItem]) -> Agent:
+def desk(
+    *, own: list[refold.ScriptItem], translator: list[refold.ScriptItem], counter: list[refold.ScriptItem]
+) -> refold.Agent:
     """Return the agent whose sessions these are."""
-    in_text = Agent(
+    in_text = refold.Agent(
         name="translator",
-        config=AgentConfig(model="text-model", system_prompt="Translate.", protocol="react"),
-        provider=ScriptedProvider(translator),
+        config=refold.AgentConfig(model="text-model", system_prompt="Translate.", protocol="react"),
+        provider=refold.ScriptedProvider(translator),
         tools=[look],
     )
-    typed = Agent(
+    typed = refold.Agent(
         name="counter",
-        config=AgentConfig(model="small", system_prompt="Count.", rejections_max=1),
-        provider=ScriptedProvider(counter),
+        config=refold.AgentConfig(model="small", system_prompt="Count.", rejections_max=1),
+        provider=refold.ScriptedProvider(counter),
         output_type=dict[str, int],
     )
-    return Agent(
+    return refold.Agent(
         name="desk",
-        config=AgentConfig(
+        config=refold.AgentConfig(
             model="model",
             system_prompt="Help.",
             streaming=True,
             approval_expiry_s=60,
-            retry=RetryPolicy(attempts_max=2, jitter=0),
+            retry=refold.RetryPolicy(attempts_max=2, jitter=0),
         ),
-        provider=ScriptedProvider(own),
+        provider=refold.ScriptedProvider(own),
         tools=[look, pay, hold, in_text.as_tool(), typed.as_tool()],
         middleware=[Polite()],
         policy=judge,
-        context=Summarising(1_000, keep_tokens=200),
+        context=refold.Summarising(1_000, keep_tokens=200),
     )
 
 
 async def before_the_crash(log: Path, copy: Path, clock: ManualClock) -> None:
     """Go through answers of all kinds, and copy the log while a run is open: so it lies after a crash."""
-    own: list[ScriptItem] = [
-        [use("look", {"what": "tea"}), use("look", {"what": "mars"}), use("look", {"what": "moon"})],
-        cut("An answer that breaks off", after=2),
-        say("Here is your tea."),
-        [use("pay", {"amount": 1}), use("pay", {"amount": 2}), use("pay", {"amount": 3})],
-        say("One was paid."),
-        [use("translator", {"task": "bread"}), use("counter", {"task": "loaves"})],
-        say("Two loaves of pão."),
-        stall("A story that never ends", after=2),
-        say("long " * 500),
-        say("They spoke of tea and bread."),
-        say("The end."),
-        say("They spoke on, and on."),
-        use("hold"),
+    own: list[refold.ScriptItem] = [
+        [
+            refold.use("look", {"what": "tea"}),
+            refold.use("look", {"what": "mars"}),
+            refold.use("look", {"what": "moon"}),
+        ],
+        refold.cut("An answer that breaks off", after=2),
+        refold.say("Here is your tea."),
+        [refold.use("pay", {"amount": 1}), refold.use("pay", {"amount": 2}), refold.use("pay", {"amount": 3})],
+        refold.say("One was paid."),
+        [refold.use("translator", {"task": "bread"}), refold.use("counter", {"task": "loaves"})],
+        refold.say("Two loaves of pão."),
+        refold.stall("A story that never ends", after=2),
+        refold.say("long " * 500),
+        refold.say("They spoke of tea and bread."),
+        refold.say("The end."),
+        refold.say("They spoke on, and on."),
+        refold.use("hold"),
     ]
-    translator: list[ScriptItem] = [REACT_LOOK, REACT_DONE]
-    counter: list[ScriptItem] = ["two", '{"loaves": 2}']
+    translator: list[refold.ScriptItem] = [REACT_LOOK, REACT_DONE]
+    counter: list[refold.ScriptItem] = ["two", '{"loaves": 2}']
     agent = desk(own=own, translator=translator, counter=counter)
-    async with AgentRuntime(agent, log=log, clock=clock, deps=asyncio.Event(), inbox_poll_s=0) as runtime:
+    async with refold.AgentRuntime(agent, log=log, clock=clock, deps=asyncio.Event(), inbox_poll_s=0) as runtime:
         session = await runtime.session("guest")
         await sent(session, "Tea, please", clock)
         paying = asyncio.create_task(sent(session, "Pay", clock))
@@ -120,13 +107,13 @@ async def before_the_crash(log: Path, copy: Path, clock: ManualClock) -> None:
         await asyncio.gather(left, return_exceptions=True)
 
 
-async def cancelled(runtime: AgentRuntime, session: Session) -> None:
+async def cancelled(runtime: refold.AgentRuntime, session: refold.Session) -> None:
     """Cancel a run in the middle of an answer's stream."""
-    token = CancellationToken()
+    token = refold.CancellationToken()
     async with runtime.follow() as told:
         sending = asyncio.create_task(session.send("A story, please", cancel=token))
         async for item in told:
-            if isinstance(item, Streamed):
+            if isinstance(item, refold.Streamed):
                 break
     token.cancel()
     await sending
@@ -136,8 +123,8 @@ async def after_the_crash(log: Path, clock: ManualClock) -> None:
     """Let the open run go on, and another one follow."""
     gate = asyncio.Event()
     gate.set()
-    agent = desk(own=[say("It was held."), say("Good bye.")], translator=[], counter=[])
-    async with AgentRuntime(agent, log=log, clock=clock, deps=gate, inbox_poll_s=0) as runtime:
+    agent = desk(own=[refold.say("It was held."), refold.say("Good bye.")], translator=[], counter=[])
+    async with refold.AgentRuntime(agent, log=log, clock=clock, deps=gate, inbox_poll_s=0) as runtime:
         await sent(await runtime.session("guest"), "Good bye", clock)
 
 

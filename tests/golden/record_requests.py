@@ -8,33 +8,24 @@ from pathlib import Path
 
 import msgspec
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    HookContext,
-    Middleware,
-    ModelRequest,
-    ScriptedProvider,
-    Summarising,
-)
+import refold
 from refold.actors import ManualClock
 from refold.providers.scripted import ScriptItem
 
 
-class Long(Middleware):
+class Long(refold.Middleware):
     """Says more behind the prompt than an event holds."""
 
-    def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+    def on_pre_llm(self, context: refold.HookContext, request: refold.ModelRequest) -> refold.ModelRequest:
         return msgspec.structs.replace(request, system_prompt=f"{request.system_prompt} {'Be kind. ' * 40}")
 
 
-def guide(*script: ScriptItem) -> Agent:
-    return Agent(
-        config=AgentConfig(model="m", system_prompt="Guide."),
-        provider=ScriptedProvider(script),
+def guide(*script: ScriptItem) -> refold.Agent:
+    return refold.Agent(
+        config=refold.AgentConfig(model="m", system_prompt="Guide."),
+        provider=refold.ScriptedProvider(script),
         middleware=[Long()],
-        context=Summarising(200),
+        context=refold.Summarising(200),
     )
 
 
@@ -43,14 +34,14 @@ async def record(log: Path) -> None:
     clock = ManualClock()
 
     def slowly(said: str) -> ScriptItem:
-        async def answer(request: ModelRequest) -> str:
+        async def answer(request: refold.ModelRequest) -> str:
             await clock.sleep(0.5)
             return said
 
         return answer
 
     agent = guide(slowly("A story. " * 100), slowly("They told a story."), slowly("Yes."))
-    async with AgentRuntime(agent, log=log, clock=clock, inbox_poll_s=0) as runtime:
+    async with refold.AgentRuntime(agent, log=log, clock=clock, inbox_poll_s=0) as runtime:
         session = await runtime.session("alice")
         for text in ("Tell me a story.", "Is it true?"):
             sending = asyncio.create_task(session.send(text))

@@ -6,24 +6,12 @@ See `record.py` for how it is run.
 import asyncio
 from pathlib import Path
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    RetryPolicy,
-    ScriptedProvider,
-    ScriptItem,
-    Session,
-    ToolContext,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 
 
-@tool(effect="idempotent", timeout_s=5, retries=RetryPolicy(attempts_max=3))
-async def book(context: ToolContext[list[Exception | str]]) -> str:
+@refold.tool(effect="idempotent", timeout_s=5, retries=refold.RetryPolicy(attempts_max=3))
+async def book(context: refold.ToolContext[list[Exception | str]]) -> str:
     """Do what is next, or be silent for ever."""
     if not context.deps:
         await asyncio.Event().wait()
@@ -33,11 +21,13 @@ async def book(context: ToolContext[list[Exception | str]]) -> str:
     return said
 
 
-def clerk(script: list[ScriptItem]) -> Agent:
-    return Agent(name="clerk", config=AgentConfig(model="m"), provider=ScriptedProvider(script), tools=[book])
+def clerk(script: list[refold.ScriptItem]) -> refold.Agent:
+    return refold.Agent(
+        name="clerk", config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider(script), tools=[book]
+    )
 
 
-async def sent(session: Session, text: str, clock: ManualClock) -> None:
+async def sent(session: refold.Session, text: str, clock: ManualClock) -> None:
     sending = asyncio.create_task(session.send(text))
     while not sending.done():
         await session.state_at()  # When what is being recorded is in the log.
@@ -48,10 +38,12 @@ async def sent(session: Session, text: str, clock: ManualClock) -> None:
 async def record(log: Path) -> None:
     """Write the log."""
     clock = ManualClock()
-    agent = clerk([use("book"), say("Booked."), use("book"), say("It is full."), use("book")])
+    agent = clerk(
+        [refold.use("book"), refold.say("Booked."), refold.use("book"), refold.say("It is full."), refold.use("book")]
+    )
     reset = ConnectionError("reset")
     ends = [reset, TimeoutError("slow"), "booked", reset, reset, reset, reset]
-    async with AgentRuntime(agent, log=log, clock=clock, deps=ends, inbox_poll_s=0) as runtime:
+    async with refold.AgentRuntime(agent, log=log, clock=clock, deps=ends, inbox_poll_s=0) as runtime:
         session = await runtime.session("alice")
         await sent(session, "Book it.", clock)
         await sent(session, "Another one.", clock)
@@ -59,6 +51,6 @@ async def record(log: Path) -> None:
         while (turn := (await session.state_at()).turn) is None or not turn.pausing:
             await clock.settle()
     await asyncio.gather(left, return_exceptions=True)
-    agent = clerk([say("It cannot be booked."), say("Bye.")])
-    async with AgentRuntime(agent, log=log, clock=clock, deps=[], inbox_poll_s=0) as runtime:
+    agent = clerk([refold.say("It cannot be booked."), refold.say("Bye.")])
+    async with refold.AgentRuntime(agent, log=log, clock=clock, deps=[], inbox_poll_s=0) as runtime:
         await sent(await runtime.session("alice"), "Bye.", clock)

@@ -10,33 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    Allow,
-    Ask,
-    CircuitOpen,
-    Deny,
-    HookContext,
-    Middleware,
-    ModelRequest,
-    ModelResponse,
-    Price,
-    ProposedCall,
-    ProviderError,
-    RetryPolicy,
-    ScriptedProvider,
-    Session,
-    Summarising,
-    TextBlock,
-    ToolCall,
-    ToolError,
-    ToolResultBlock,
-    Usage,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC, fold, history
 from refold.events.core.checked_core import CheckedCore
@@ -76,60 +50,64 @@ CORES: dict[str, CheckedCore[Any, Any, Any]] = {
 }
 """Of all streams that stores live in, by kind."""
 
-PRICES = {"model": Price(input=3, output=15, cache_read=0.3), "small": Price(input=0.1, output=0.7)}
+PRICES = {"model": refold.Price(input=3, output=15, cache_read=0.3), "small": refold.Price(input=0.1, output=0.7)}
 
 
-@tool(tier="observe", effect="pure")
+@refold.tool(tier="observe", effect="pure")
 async def look(what: str) -> str:
     """Look at something."""
     return f"{what} \N{EN DASH} seen \N{WHITE SMILING FACE}"
 
 
-@tool(tier="act")
+@refold.tool(tier="act")
 async def fail(transient: bool) -> str:
     """Fail."""
-    raise ToolError("no luck", kind="transient" if transient else "permanent")
+    raise refold.ToolError("no luck", kind="transient" if transient else "permanent")
 
 
-@tool(tier="confirm")
+@refold.tool(tier="confirm")
 async def pay(amount: float) -> str:
     """Pay, if somebody allows it."""
     return f"paid {amount}"
 
 
-class Polite(Middleware):
+class Polite(refold.Middleware):
     """Changes something of everything, and the same at any time."""
 
-    def on_user_message(self, context: HookContext, content: tuple[GivenContent, ...]) -> str:
+    def on_user_message(self, context: refold.HookContext, content: tuple[GivenContent, ...]) -> str:
         """Ask for it kindly."""
         return f"{text_of(content)}, please"
 
-    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+    async def on_pre_llm(self, context: refold.HookContext, request: refold.ModelRequest) -> refold.ModelRequest:
         """Say what day it is."""
         return msgspec.structs.replace(request, system_prompt=f"{request.system_prompt}\n\nIt is Monday.")
 
-    def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse | None:
+    def on_post_llm(self, context: refold.HookContext, response: refold.ModelResponse) -> refold.ModelResponse | None:
         """Say it kindly."""
         if response.stop_reason == "tool_use":
             return None
-        return msgspec.structs.replace(response, content=(*response.content, TextBlock(text="You are welcome.")))
+        return msgspec.structs.replace(response, content=(*response.content, refold.TextBlock(text="You are welcome.")))
 
-    def on_tool_call(self, context: HookContext, call: ToolCall) -> Deny | None:
+    def on_tool_call(self, context: refold.HookContext, call: refold.ToolCall) -> refold.Deny | None:
         """Look at no moon."""
-        return Deny("not the moon") if call.input.get("what") == "moon" else None
+        return refold.Deny("not the moon") if call.input.get("what") == "moon" else None
 
-    async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock | None:
+    async def on_tool_result(
+        self, context: refold.HookContext, result: refold.ToolResultBlock
+    ) -> refold.ToolResultBlock | None:
         """Hide a word."""
         if "seen" not in text_of(result.content):
             return None
-        return msgspec.structs.replace(result, content=(TextBlock(text=result.text.replace("seen", "\N{BULLET}")),))
+        return msgspec.structs.replace(
+            result, content=(refold.TextBlock(text=result.text.replace("seen", "\N{BULLET}")),)
+        )
 
 
-def judge(call: ProposedCall) -> Allow | Ask | Deny:
+def judge(call: refold.ProposedCall) -> refold.Allow | refold.Ask | refold.Deny:
     """Ask about money, deny what is far away."""
     if call.tool == "pay":
-        return Ask("money")
-    return Deny("too far") if call.input.get("what") == "mars" else Allow()
+        return refold.Ask("money")
+    return refold.Deny("too far") if call.input.get("what") == "mars" else refold.Allow()
 
 
 class Stores:
@@ -146,40 +124,42 @@ class Stores:
         self.dedup = Deduplicator("payments", ttl_s=3_600)
 
 
-LookAround: TypeAlias = Callable[[AgentRuntime, Stores], Awaitable[None]]
+LookAround: TypeAlias = Callable[[refold.AgentRuntime, Stores], Awaitable[None]]
 
 
-def boss(stores: Stores, script: list[ScriptItem], clerk_script: list[ScriptItem]) -> Agent:
+def boss(stores: Stores, script: list[ScriptItem], clerk_script: list[ScriptItem]) -> refold.Agent:
     """Return the agent whose sessions these are."""
-    clerk = Agent(
+    clerk = refold.Agent(
         name="clerk",
-        config=AgentConfig(model="small", system_prompt="Serve.", prices=PRICES),
-        provider=ScriptedProvider(clerk_script),
+        config=refold.AgentConfig(model="small", system_prompt="Serve.", prices=PRICES),
+        provider=refold.ScriptedProvider(clerk_script),
         tools=[look],
     )
-    return Agent(
+    return refold.Agent(
         name="boss",
-        config=AgentConfig(
-            model="model", system_prompt="Rule.", prices=PRICES, retry=RetryPolicy(attempts_max=2, jitter=0)
+        config=refold.AgentConfig(
+            model="model", system_prompt="Rule.", prices=PRICES, retry=refold.RetryPolicy(attempts_max=2, jitter=0)
         ),
-        provider=ScriptedProvider(script),
+        provider=refold.ScriptedProvider(script),
         tools=[look, fail, pay, clerk.as_tool(), *memory_tools(episodic=stores.memory, graph=stores.graph)],
         middleware=[Polite()],
         policy=judge,
-        approval=lambda session, request: Allow() if request.input.get("amount") == 1 else Deny("too much"),
+        approval=lambda session, request: (
+            refold.Allow() if request.input.get("amount") == 1 else refold.Deny("too much")
+        ),
         memory=stores.memory,
         working_memory=stores.working,
         graph=stores.graph,
         semantic=stores.knowledge,
-        context=Summarising(1_800),
+        context=refold.Summarising(1_800),
         objects=[stores.breaker, stores.dedup],
     )
 
 
-def spent(text: str, *tokens: int, model: str | None = None) -> ModelResponse:
+def spent(text: str, *tokens: int, model: str | None = None) -> refold.ModelResponse:
     """Return an answer and what it took."""
-    usage = Usage(input_tokens=tokens[0], output_tokens=tokens[1], cache_read_tokens=tokens[2])
-    return ModelResponse(content=(TextBlock(text=text),), usage=usage, model=model)
+    usage = refold.Usage(input_tokens=tokens[0], output_tokens=tokens[1], cache_read_tokens=tokens[2])
+    return refold.ModelResponse(content=(refold.TextBlock(text=text),), usage=usage, model=model)
 
 
 async def remember(stores: Stores, clock: ManualClock) -> None:
@@ -220,7 +200,7 @@ async def protect(stores: Stores, clock: ManualClock) -> None:
     for _ in range(3):
         try:
             await stores.breaker.call(broken)
-        except (ConnectionError, CircuitOpen):
+        except (ConnectionError, refold.CircuitOpen):
             await clock.advance(1)
     await clock.advance(30)
     probe = asyncio.create_task(stores.breaker.call(asyncio.Event().wait))
@@ -241,23 +221,28 @@ async def first_life(
     """Use all of it in sessions; `look_around` is given the runtime and the stores at the end."""
     stores = Stores()
     script: list[ScriptItem] = [
-        [use("look", {"what": "tea"}), use("look", {"what": "moon"}), use("look", {"what": "mars"}), use("none")],
-        [use("pay", {"amount": 1}), use("pay", {"amount": 9}), use("fail", {"transient": False})],
-        [use("clerk", {"task": "Look into the till."}), use("look", "not JSON")],
+        [
+            refold.use("look", {"what": "tea"}),
+            refold.use("look", {"what": "moon"}),
+            refold.use("look", {"what": "mars"}),
+            refold.use("none"),
+        ],
+        [refold.use("pay", {"amount": 1}), refold.use("pay", {"amount": 9}), refold.use("fail", {"transient": False})],
+        [refold.use("clerk", {"task": "Look into the till."}), refold.use("look", "not JSON")],
         spent("Tea it is.", 1_000, 100, 50, model="model-2026"),
-        ProviderError("overloaded", kind="overloaded", status=529, retryable=True),
+        refold.ProviderError("overloaded", kind="overloaded", status=529, retryable=True),
         spent("Again.", 10, 1, 0),
         spent("long " * 900, 20, 900, 0),
         spent("They spoke of tea.", 90, 9, 0),
         spent("The end.", 5, 5, 0),
-        ProviderError("no", kind="invalid_request", status=400),
+        refold.ProviderError("no", kind="invalid_request", status=400),
     ]
-    clerk: list[ScriptItem] = [use("look", {"what": "till"}), spent("It is full.", 7, 7, 0)]
+    clerk: list[ScriptItem] = [refold.use("look", {"what": "till"}), spent("It is full.", 7, 7, 0)]
     agent = boss(stores, script, clerk)
     options = RuntimeOptions(
         log=log, clock=clock, app_version="golden", snapshot_every=snapshot_every, passivate_after_s=1e6
     )
-    async with AgentRuntime(agent, **options) as runtime:
+    async with refold.AgentRuntime(agent, **options) as runtime:
         await remember(stores, clock)
         await protect(stores, clock)
         session = await runtime.session("alice")
@@ -267,7 +252,7 @@ async def first_life(
             await look_around(runtime, stores)
 
 
-async def sent(session: Session, text: str, clock: ManualClock) -> None:
+async def sent(session: refold.Session, text: str, clock: ManualClock) -> None:
     """Send an input and move the clock until its run has ended."""
     sending = asyncio.create_task(session.send(text))
     while not sending.done():
@@ -275,7 +260,7 @@ async def sent(session: Session, text: str, clock: ManualClock) -> None:
     await sending
 
 
-async def waiting_calls(session: Session, count: int) -> list[ToolCallId]:
+async def waiting_calls(session: refold.Session, count: int) -> list[ToolCallId]:
     """Return the calls that wait for approval, once there are `count`."""
     while True:
         state = await session.state_at()
@@ -285,7 +270,7 @@ async def waiting_calls(session: Session, count: int) -> list[ToolCallId]:
         await asyncio.sleep(0)
 
 
-async def started_calls(session: Session, count: int) -> None:
+async def started_calls(session: refold.Session, count: int) -> None:
     """Return once `count` calls of the turn have begun."""
     while True:
         state = await session.state_at()
@@ -302,7 +287,7 @@ async def second_life(log: Path, clock: ManualClock, snapshot_every: int | None)
     stores.knowledge = SemanticStore()
     stores.breaker = CircuitBreaker("weather", threshold=1, recovery_s=5)
     options = RuntimeOptions(log=log, clock=clock, snapshot_every=snapshot_every)
-    async with AgentRuntime(boss(stores, [spent("Hello.", 1, 1, 0)], []), **options) as runtime:
+    async with refold.AgentRuntime(boss(stores, [spent("Hello.", 1, 1, 0)], []), **options) as runtime:
         await stores.working.clear()
         await stores.knowledge.clear()
         await stores.knowledge.put("rain", "falls again", ("water",), [0.5, 0.25])

@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from refold import (
-    AgentMemoryError,
-    DecayPolicy,
-    EpisodicStore,
-    MemoryId,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.kinds.episodic import AddEpisode, NoteRecalled
 from refold.memory import Recalled
@@ -24,7 +19,7 @@ def texts(found: list[Recalled]) -> list[str]:
 
 
 def test_the_most_shared_words_come_first_then_importance_then_insertion() -> None:
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     for content, importance in (
         ("Anna drinks green tea", 0.2),
         ("Anna has a cat", 0.9),
@@ -49,7 +44,7 @@ def test_the_most_shared_words_come_first_then_importance_then_insertion() -> No
 
 @pytest.mark.parametrize("query", ["zebra", "", "?!"])
 def test_where_no_word_is_shared_the_most_important_come(query: str) -> None:
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     for content, importance in (("low", 0.1), ("high", 0.9), ("first of two", 0.5), ("second of two", 0.5)):
         memory.add_episode("agent", content, importance)
     found = memory.recall("agent", query, 3).get()
@@ -58,7 +53,7 @@ def test_where_no_word_is_shared_the_most_important_come(query: str) -> None:
 
 
 def test_tags_are_words_too() -> None:
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     memory.add_episode("agent", "prefers green tea", tags=["Drink", "Drink"])
     memory.add_episode("agent", "something else", 1.0)
     found = memory.recall("agent", "drink").get()
@@ -67,7 +62,7 @@ def test_tags_are_words_too() -> None:
 
 
 def test_looking_counts_nothing_and_recalling_counts() -> None:
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     memory.add_episode("agent", "tea")
     for _ in range(2):
         assert memory.look("agent", "tea").get()[0].recalls == 0
@@ -78,7 +73,7 @@ def test_looking_counts_nothing_and_recalling_counts() -> None:
 
 
 def test_agents_do_not_see_each_other() -> None:
-    memory = EpisodicStore(capacity=1)
+    memory = refold.EpisodicStore(capacity=1)
     memory.add_episode("a", "tea of a")
     memory.add_episode("b", "tea of b")
     assert texts(memory.recall("a", "tea").get()) == ["tea of a"]
@@ -93,7 +88,7 @@ def test_agents_do_not_see_each_other() -> None:
 
 def test_looking_into_it() -> None:
     clock = ManualClock()
-    memory = EpisodicStore(decay=DecayPolicy.exponential(1), clock=clock)
+    memory = refold.EpisodicStore(decay=refold.DecayPolicy.exponential(1), clock=clock)
     memory.add_episode("a", "one", 1.0)
     clock.jump(HOUR_S)
     for content, importance in (("two", 0.5), ("three", 0.7), ("three", 0.1)):
@@ -111,9 +106,9 @@ def test_looking_into_it() -> None:
 
 async def test_it_is_the_same_before_in_and_after_a_runtime(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    ids: list[MemoryId] = []
+    ids: list[refold.MemoryId] = []
     for round_number in range(2):
-        memory = EpisodicStore(capacity=3)
+        memory = refold.EpisodicStore(capacity=3)
         ids.append(memory.add_episode("agent", "tea", 0.8).get())
         memory.add_episode("agent", "coffee", 0.4)
         async with runtime_of(log, memory=memory):
@@ -131,13 +126,13 @@ async def test_it_is_the_same_before_in_and_after_a_runtime(tmp_path: Path) -> N
 
 async def test_another_capacity_is_recorded_and_takes_effect(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     for number in range(5):
         memory.add_episode("agent", f"tea {number}", number / 10)
     async with runtime_of(log, memory=memory):
         assert await memory.count("agent") == 5
     for _ in range(2):
-        memory = EpisodicStore(capacity=2)
+        memory = refold.EpisodicStore(capacity=2)
         async with runtime_of(log, memory=memory) as runtime:
             assert list(await memory.contents("agent")) == ["tea 3", "tea 4"]
             stored = await runtime.store.read_stream("memory/main")
@@ -148,18 +143,18 @@ async def test_another_capacity_is_recorded_and_takes_effect(tmp_path: Path) -> 
 
 
 async def test_nobody_waits_for_recall_counts_and_a_key_counts_once() -> None:
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     async with runtime_of(memory=memory):
         memory_id = await memory.add_episode("agent", "tea")
         for _ in range(3):
-            memory.note_recalled([memory_id, MemoryId("gone")], "turn 1")
+            memory.note_recalled([memory_id, refold.MemoryId("gone")], "turn 1")
         memory.note_recalled([], "turn 2")
         assert (await memory.look("agent", "tea"))[0].recalls == 1
     memory.note_recalled([memory_id], "turn 3")  # The runtime is closed; nothing is raised.
 
 
 async def test_a_recall_and_its_count_are_one(tmp_path: Path) -> None:
-    memory = EpisodicStore(capacity=1)
+    memory = refold.EpisodicStore(capacity=1)
     async with runtime_of(memory=memory):
         await memory.add_episode("agent", "tea", 0.1)
         recalled = memory.recall("agent", "tea", key="r")
@@ -170,16 +165,16 @@ async def test_a_recall_and_its_count_are_one(tmp_path: Path) -> None:
 
 
 def test_plain_code_waits_by_get() -> None:
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     with runtime_of(memory=memory):
         memory.add_episode("agent", "tea")
         assert texts(memory.recall("agent", "tea").get()) == ["tea"]
 
 
 async def test_after_a_refused_command_the_memory_goes_on() -> None:
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     async with runtime_of(memory=memory):
-        with pytest.raises(AgentMemoryError, match="from 0 to 1"):
+        with pytest.raises(refold.AgentMemoryError, match="from 0 to 1"):
             await memory.perform(AddEpisode(agent="agent", content="it", importance=math.nan))
         assert (await memory.perform(NoteRecalled(episodes=()))).new is False
         await memory.add_episode("agent", "tea")

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    DecayPolicy,
-    EpisodicStore,
-    GraphStore,
-    NewEntry,
-    NewEpisode,
-    RecallPolicy,
-    SemanticStore,
-)
+import refold
 from refold.actors import ManualClock
 from refold.actors.cooperative import ITEMS_PER_STEP
 from refold.memory import Entity, Relationship
@@ -26,15 +18,19 @@ from tests.memory.conftest import runtime_of
 MANY = 5 * ITEMS_PER_STEP
 
 
-def filled(clock: ManualClock | None = None) -> tuple[EpisodicStore, SemanticStore]:
-    memory = EpisodicStore(decay=DecayPolicy.exponential(1), recall=RecallPolicy.hybrid(1, 1), clock=clock)
-    memory.add_episodes([NewEpisode("a", f"tea {number}", number % 97 / 97, ("t",)) for number in range(MANY)])
-    facts = SemanticStore(clock=clock)
-    facts.put_many([NewEntry(f"k{number}", f"v {number % 5}", ("t",), [1, number % 50]) for number in range(MANY)])
+def filled(clock: ManualClock | None = None) -> tuple[refold.EpisodicStore, refold.SemanticStore]:
+    memory = refold.EpisodicStore(
+        decay=refold.DecayPolicy.exponential(1), recall=refold.RecallPolicy.hybrid(1, 1), clock=clock
+    )
+    memory.add_episodes([refold.NewEpisode("a", f"tea {number}", number % 97 / 97, ("t",)) for number in range(MANY)])
+    facts = refold.SemanticStore(clock=clock)
+    facts.put_many(
+        [refold.NewEntry(f"k{number}", f"v {number % 5}", ("t",), [1, number % 50]) for number in range(MANY)]
+    )
     return memory, facts
 
 
-def questions(memory: EpisodicStore, facts: SemanticStore) -> dict[str, Callable[[], Any]]:
+def questions(memory: refold.EpisodicStore, facts: refold.SemanticStore) -> dict[str, Callable[[], Any]]:
     return {
         "recall": lambda: memory.recall("a", "tea", MANY),
         "look": lambda: memory.look("a", "17", MANY),
@@ -69,7 +65,7 @@ async def test_the_loop_is_everybodys_between_the_steps_of_a_question_and_answer
     clock = ManualClock()
     before, live = filled(clock), filled(clock)
     async with runtime_of(memory=live[0], semantic=live[1], clock=clock):
-        few = questions(EpisodicStore(), SemanticStore())
+        few = questions(refold.EpisodicStore(), refold.SemanticStore())
         least = max([(await turns_during(few[name]))[0] for name in ("look", "keys", "by_tags")])
         for name, question in questions(*live).items():
             turns, answer = await turns_during(question)
@@ -93,7 +89,7 @@ async def test_changes_come_after_a_question_that_was_asked_before_them() -> Non
 async def test_a_question_that_is_given_up_leaves_the_next_one_right() -> None:
     memory, facts = filled()
     async with runtime_of(memory=memory, semantic=facts):
-        await memory.add_episodes([NewEpisode("a", f"later {number}") for number in range(MANY)])
+        await memory.add_episodes([refold.NewEpisode("a", f"later {number}") for number in range(MANY)])
         for steps in (1, 3, 6):
             asking = asyncio.ensure_future(asyncio.wait_for(_future(memory.look("a", "later", 3)), 30))
             for _ in range(steps):
@@ -138,8 +134,8 @@ def test_numpy_is_loaded_in_a_thread_before_a_runtime_is_open(parameter: str, st
 def test_a_loop_without_threads_asks_large_stores_as_well() -> None:
     async def program() -> tuple[list[str], list[str], tuple[str, ...]]:
         memory, facts = filled()
-        graph = GraphStore()
-        embedding = SemanticStore("embedding", embed=lambda text: [1.0, float(len(text))])
+        graph = refold.GraphStore()
+        embedding = refold.SemanticStore("embedding", embed=lambda text: [1.0, float(len(text))])
         async with runtime_of(memory=memory, semantic=facts, graph=graph, objects=[embedding]):
             found = [each.content for each in await memory.recall("a", "2345", 1)]
             await embedding.put("k", "value")

@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    ConfigError,
-    EpisodicStore,
-    GraphStore,
-    ScriptedProvider,
-    SemanticStore,
-    memory_tools,
-    say,
-    use,
-)
+import refold
 from refold.events.session.events import ToolCallCompleted, ToolCallFailed
 
 
@@ -44,12 +33,16 @@ class Relations:
 
 async def results_of(calls: list[tuple[str, dict[str, Any]]], **stores: Any) -> list[Any]:
     """Have a model make calls one after another, and return what it was told."""
-    script = [use(name, arguments, id=f"toolu_{number}") for number, (name, arguments) in enumerate(calls)]
-    provider = ScriptedProvider([*script, say("Done.")])
+    script = [refold.use(name, arguments, id=f"toolu_{number}") for number, (name, arguments) in enumerate(calls)]
+    provider = refold.ScriptedProvider([*script, refold.say("Done.")])
     objects = [store for store in stores.values() if not isinstance(store, Relations | str)]
     told: list[Any] = []
-    async with AgentRuntime(
-        AgentConfig(model="m"), provider=provider, tools=memory_tools(**stores), objects=objects, inbox_poll_s=0
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m"),
+        provider=provider,
+        tools=refold.memory_tools(**stores),
+        objects=objects,
+        inbox_poll_s=0,
     ) as runtime:
         session = await runtime.session("s")
         await session.send("Go on.")
@@ -63,7 +56,7 @@ async def results_of(calls: list[tuple[str, dict[str, Any]]], **stores: Any) -> 
 
 
 async def test_what_a_model_remembers_it_recalls() -> None:
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     remembered, recalled, nothing, state = await results_of(
         [
             ("remember", {"content": "Anna prefers tea", "importance": 0.8, "tags": ["drink", ""]}),
@@ -79,7 +72,7 @@ async def test_what_a_model_remembers_it_recalls() -> None:
 
 
 async def test_with_both_stores_the_key_decides() -> None:
-    memory, facts = EpisodicStore(), SemanticStore()
+    memory, facts = refold.EpisodicStore(), refold.SemanticStore()
     told = await results_of(
         [
             ("remember", {"content": "Lisbon", "key": "capital of Portugal"}),
@@ -98,7 +91,7 @@ async def test_with_both_stores_the_key_decides() -> None:
 
 
 async def test_a_store_of_facts_finds_them_by_likeness_where_it_can() -> None:
-    facts = SemanticStore(embed=lambda text: [float(len(text)), 1.0])
+    facts = refold.SemanticStore(embed=lambda text: [float(len(text)), 1.0])
     told = await results_of(
         [
             ("remember", {"key": "a", "content": "aaaa"}),
@@ -126,7 +119,7 @@ async def test_relating_adds_what_is_not_there() -> None:
 
 
 async def test_a_graph_on_the_log_is_related_in() -> None:
-    graph = GraphStore()
+    graph = refold.GraphStore()
     arguments = {"source": "anna", "relationship": "lives in", "target": "lisbon"}
     told = await results_of([("relate", arguments), ("relate", {**arguments, "weight": 3})], graph=graph)
     assert told[:2] == ["Remembered: anna lives in lisbon."] * 2
@@ -137,28 +130,28 @@ async def test_a_graph_on_the_log_is_related_in() -> None:
     "arguments", [{"content": "x", "importance": 1.5}, {"content": ""}, {"content": "x", "importance": "NaN"}, {}]
 )
 async def test_what_cannot_be_remembered_is_told_to_the_model(arguments: dict[str, Any]) -> None:
-    told, state = await results_of([("remember", arguments)], episodic=EpisodicStore())
+    told, state = await results_of([("remember", arguments)], episodic=refold.EpisodicStore())
     assert "were refused" in told
     assert state.episodes == {}
 
 
 async def test_what_the_store_refuses_is_told_to_the_model() -> None:
-    facts = SemanticStore(embed=lambda text: [0.0])
+    facts = refold.SemanticStore(embed=lambda text: [0.0])
     told, state = await results_of([("remember", {"key": "k", "content": "v"})], semantic=facts)
     assert "the embedding of 'k' is zero in every place" in told
     assert state.entries == {}
 
 
 def test_without_a_store_there_are_no_tools() -> None:
-    with pytest.raises(ConfigError, match="memory_tools needs a store"):
-        memory_tools()
-    tools = memory_tools(episodic=EpisodicStore(), graph=Relations())
+    with pytest.raises(refold.ConfigError, match="memory_tools needs a store"):
+        refold.memory_tools()
+    tools = refold.memory_tools(episodic=refold.EpisodicStore(), graph=Relations())
     assert [(tool.name, tool.spec.effect) for tool in tools] == [
         ("remember", "idempotent"),
         ("recall", "idempotent"),
         ("relate", "idempotent"),
     ]
-    assert [tool.name for tool in memory_tools(graph=Relations())] == ["relate"]
+    assert [tool.name for tool in refold.memory_tools(graph=Relations())] == ["relate"]
 
 
 DIES_AFTER_REMEMBERING = """
@@ -198,14 +191,14 @@ async def test_a_crash_after_remembering_does_not_remember_twice(tmp_path: Path)
     log = tmp_path / "events.db"
     died = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", DIES_AFTER_REMEMBERING, str(log))
     assert await died.wait() == 9
-    before = await EpisodicStore().at(log)
+    before = await refold.EpisodicStore().at(log)
     assert list(await before.contents("agent")) == ["Anna prefers tea"]
-    memory = EpisodicStore()
-    async with AgentRuntime(
-        AgentConfig(model="m"),
-        provider=ScriptedProvider([say("Done."), say("Yes.")]),
+    memory = refold.EpisodicStore()
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m"),
+        provider=refold.ScriptedProvider([refold.say("Done."), refold.say("Yes.")]),
         memory=memory,
-        tools=memory_tools(episodic=memory),
+        tools=refold.memory_tools(episodic=memory),
         log=log,
         inbox_poll_s=0,
     ) as runtime:

@@ -6,19 +6,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentMemoryError,
-    ConfigError,
-    EpisodicStore,
-    GraphError,
-    GraphStore,
-    NewEpisode,
-    ScriptedProvider,
-    SemanticStore,
-    WorkingMemory,
-)
+import refold
 from refold.events import CommandRejected
 from refold.events.core.cleaning import Unrecordable
 from tests.memory.conftest import runtime_of
@@ -26,12 +14,17 @@ from tests.memory.conftest import runtime_of
 STRANGE = ["a\ud800b", "a\0b", "e\u0301", "\u202eabc\u05d0", "\ufeffx", "a\r\n\u2028b", " ", "👩‍👩‍👧"]
 NO_TEXTS: list[Any] = [5, b"x", ["x"], {"a": 1}, object()]
 
-Stores = tuple[EpisodicStore, SemanticStore, WorkingMemory, GraphStore]
+Stores = tuple[refold.EpisodicStore, refold.SemanticStore, refold.WorkingMemory, refold.GraphStore]
 
 
 async def in_and_before_a_runtime(check: Callable[[Stores], Any]) -> None:
     for live in (False, True):
-        stores = EpisodicStore(), SemanticStore(embed=lambda text: [1.0, len(text)]), WorkingMemory(3), GraphStore()
+        stores = (
+            refold.EpisodicStore(),
+            refold.SemanticStore(embed=lambda text: [1.0, len(text)]),
+            refold.WorkingMemory(3),
+            refold.GraphStore(),
+        )
         memory, facts, working, graph = stores
         if live:
             async with runtime_of(memory=memory, semantic=facts, working_memory=working, graph=graph):
@@ -126,7 +119,7 @@ async def test_what_is_no_text_is_refused_by_every_method(given: Any) -> None:
             except CommandRejected as error:
                 refused[name] = type(error)
         assert refused.keys() == asked.keys()
-        assert set(refused.values()) == {AgentMemoryError, GraphError, CommandRejected}
+        assert set(refused.values()) == {refold.AgentMemoryError, refold.GraphError, CommandRejected}
         assert (await memory.count(), await facts.keys(), await working.items(), await graph.count()) == (0, [], {}, 1)
 
     await in_and_before_a_runtime(check)
@@ -138,7 +131,7 @@ async def test_what_is_not_several_is_refused(given: Any) -> None:
         memory, facts, _, graph = stores
         asked: tuple[Callable[[], Any], ...] = (
             lambda: memory.add_episode("a", "x", tags=given),
-            lambda: memory.add_episodes([NewEpisode("a", "x", 0.5, given)]),
+            lambda: memory.add_episodes([refold.NewEpisode("a", "x", 0.5, given)]),
             lambda: memory.add_episodes(given),
             lambda: memory.note_recalled(given),
             lambda: facts.put("k", "x", tags=given),
@@ -147,7 +140,7 @@ async def test_what_is_not_several_is_refused(given: Any) -> None:
             lambda: graph.subgraph(given),
         )
         for ask in asked:
-            with pytest.raises((AgentMemoryError, GraphError)):
+            with pytest.raises((refold.AgentMemoryError, refold.GraphError)):
                 await ask()
 
     await in_and_before_a_runtime(check)
@@ -190,21 +183,23 @@ async def test_a_key_of_a_command_is_a_text_that_can_be_recorded() -> None:
     await in_and_before_a_runtime(check)
 
 
-memory, facts, working = EpisodicStore(), SemanticStore(), WorkingMemory(1)
+memory, facts, working = refold.EpisodicStore(), refold.SemanticStore(), refold.WorkingMemory(1)
 NO_CAPACITY = "capacity of a memory must be a whole number of at least 1"
 
 REFUSED_SETTINGS: list[tuple[Callable[[Any], object], Any, str]] = [
-    *((lambda given: EpisodicStore(capacity=given), given, NO_CAPACITY) for given in (0, -1, 1.5, True)),
-    *((WorkingMemory, given, NO_CAPACITY) for given in (0, -1, 1.5, True, None)),
-    (lambda given: EpisodicStore(decay=given), 24, "needs a DecayPolicy, not 24"),
+    *((lambda given: refold.EpisodicStore(capacity=given), given, NO_CAPACITY) for given in (0, -1, 1.5, True)),
+    *((refold.WorkingMemory, given, NO_CAPACITY) for given in (0, -1, 1.5, True, None)),
+    (lambda given: refold.EpisodicStore(decay=given), 24, "needs a DecayPolicy, not 24"),
     *(
-        (lambda given: SemanticStore(dimension=given), given, "embeddings must be a whole number of at least 1")
+        (lambda given: refold.SemanticStore(dimension=given), given, "embeddings must be a whole number of at least 1")
         for given in (0, -1, 2.0, True)
     ),
-    (lambda given: SemanticStore(embed=given), "model", "embed must be a function, not str"),
+    (lambda given: refold.SemanticStore(embed=given), "model", "embed must be a function, not str"),
     (
-        lambda given: Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), memory=given),
-        WorkingMemory(1),
+        lambda given: refold.Agent(
+            config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), memory=given
+        ),
+        refold.WorkingMemory(1),
         r"Agent\.memory must be a store of the kind 'memory'",
     ),
 ]
@@ -243,7 +238,7 @@ REFUSED_CALLS: list[tuple[Callable[[Any], object], Any, str]] = [
 
 @pytest.mark.parametrize(("call", "given", "problem"), REFUSED_SETTINGS)
 def test_what_is_no_setting_is_refused(call: Callable[[Any], object], given: Any, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(refold.ConfigError, match=problem):
         call(given)
 
 
@@ -251,6 +246,6 @@ def test_what_is_no_setting_is_refused(call: Callable[[Any], object], given: Any
 def test_what_cannot_be_kept_or_asked_is_refused_at_the_call(
     call: Callable[[Any], object], given: Any, problem: str
 ) -> None:
-    with pytest.raises(AgentMemoryError, match=problem):
+    with pytest.raises(refold.AgentMemoryError, match=problem):
         call(given)
     assert (memory.count().get(), facts.keys().get(), working.items().get()) == (0, [], {})

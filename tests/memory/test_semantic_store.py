@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refold import (
-    AgentMemoryError,
-    CommandRejected,
-    SemanticStore,
-)
+import refold
 from refold.memory import SimilarEntry
 from tests.memory.conftest import assert_sound, runtime_of
 
@@ -24,7 +20,7 @@ def keys(found: Sequence[SimilarEntry]) -> list[str]:
 
 
 def test_it_is_a_store_of_texts_by_key() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     store.put("capital", "Lisbon", tags=["place", "place", "fact"])
     store.put("drink", "")
     assert store.get("capital").get() == "Lisbon"
@@ -44,7 +40,7 @@ def test_it_is_a_store_of_texts_by_key() -> None:
 
 
 def test_by_tags_finds_what_has_all_of_them() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     for key, tags in (("a", ["x", "y"]), ("b", ["y"]), ("c", ["y", "x", "z"])):
         store.put(key, key.upper(), tags)
     assert [entry.key for entry in store.by_tags("x", "y").get()] == ["a", "c"]
@@ -56,7 +52,7 @@ def test_by_tags_finds_what_has_all_of_them() -> None:
 
 
 def test_looking_into_it() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     assert store.most_common_tag().get() is None
     store.put("b", "two", ["y", "x"], embedding=[1, 0])
     store.put("a", "one", ["x", "y"])
@@ -71,32 +67,32 @@ def test_looking_into_it() -> None:
 
 
 def test_case_l01_vectors_without_a_direction_are_refused_and_the_others_are_found_in_order() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     store.put("one", "", embedding=[1, 0])
     store.put("two", "", embedding=[0.5, 0.5])
-    with pytest.raises(AgentMemoryError, match="the embedding of 'zero' is zero in every place"):
+    with pytest.raises(refold.AgentMemoryError, match="the embedding of 'zero' is zero in every place"):
         store.put("zero", "", embedding=[0, 0])
-    with pytest.raises(AgentMemoryError, match="the embedding of 'nan' has nan at place 0"):
+    with pytest.raises(refold.AgentMemoryError, match="the embedding of 'nan' has nan at place 0"):
         store.put("nan", "", embedding=[math.nan, 1])
     for number in (math.inf, -math.inf, 1e300):
-        with pytest.raises(AgentMemoryError, match=r"the embedding of 'inf' has -?inf at place 1"):
+        with pytest.raises(refold.AgentMemoryError, match=r"the embedding of 'inf' has -?inf at place 1"):
             store.put("inf", "", embedding=[1, number])
-    with pytest.raises(AgentMemoryError, match="the embedding of 'tiny' is zero in every place"):
+    with pytest.raises(refold.AgentMemoryError, match="the embedding of 'tiny' is zero in every place"):
         store.put("tiny", "", embedding=[1e-300, 0])
     with pytest.raises(
-        AgentMemoryError, match="the embedding of 'three' has 3 numbers where those of the store have 2"
+        refold.AgentMemoryError, match="the embedding of 'three' has 3 numbers where those of the store have 2"
     ):
         store.put("three", "", embedding=[1, 2, 3]).get()
     found = store.similar([1, 0], k=2).get()
     assert keys(found) == ["one", "two"]
     assert found[0].score == 1.0
     assert found[1].score == pytest.approx(math.sqrt(0.5), rel=1e-12)
-    with pytest.raises(AgentMemoryError, match="the query has 3 numbers where those of the store have 2"):
+    with pytest.raises(refold.AgentMemoryError, match="the query has 3 numbers where those of the store have 2"):
         store.similar([1, 2, 3]).get()
 
 
 def test_equal_likeness_is_told_in_the_order_of_insertion() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     for number in range(300):
         store.put(f"k{number}", "", embedding=[3.0, 4.0, 5.0] if number % 2 else [0.3, 0.4, 0.1 * (number + 9)])
     store.remove("k1")
@@ -107,7 +103,7 @@ def test_equal_likeness_is_told_in_the_order_of_insertion() -> None:
 
 
 def test_the_threshold_is_included_and_k_may_be_0() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     for key, embedding in (("same", [2, 0]), ("half", [1, 1]), ("right angle", [0, 3]), ("opposite", [-1, 0])):
         store.put(key, "", embedding=embedding)
     assert keys(store.similar([1, 0], k=9).get()) == ["same", "half", "right angle", "opposite"]
@@ -115,11 +111,11 @@ def test_the_threshold_is_included_and_k_may_be_0() -> None:
     assert keys(store.similar([1, 0], k=9, threshold=1.0).get()) == ["same"]
     assert keys(store.similar([1, 0], k=9, threshold=1.1).get()) == []
     assert store.similar([1, 0], k=0).get() == []
-    assert SemanticStore().similar([1, 0]).get() == []
+    assert refold.SemanticStore().similar([1, 0]).get() == []
 
 
 def test_numbers_as_large_or_small_as_float32_has_them_are_compared() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     store.put("large", "", embedding=[3e38, 3e38])
     store.put("small", "", embedding=[1e-45, 0])
     assert [(each.key, each.score) for each in store.similar([3e38, 3e38]).get()] == [
@@ -144,7 +140,7 @@ steps = st.lists(
 def test_similar_finds_what_a_look_at_every_entry_finds(
     given_steps: list[tuple[str, str, list[float] | None]], query: list[float], k: int
 ) -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     for key in "abc":
         store.put(key, "", embedding=[1.0, float(ord(key) - 97), 2.0])
     for what, key, vector in [("look", "", None), *given_steps]:
@@ -156,7 +152,7 @@ def test_similar_finds_what_a_look_at_every_entry_finds(
         assert [(each.key, each.score) for each in found] == plainly_similar(store, query, k)
 
 
-def plainly_similar(store: SemanticStore, query: list[float], k: int) -> list[tuple[str, float]]:
+def plainly_similar(store: refold.SemanticStore, query: list[float], k: int) -> list[tuple[str, float]]:
     """Compare with every entry."""
     ranked = []
     asked = np.array(query, dtype=np.float32).astype(np.float64)
@@ -183,7 +179,7 @@ async def length_and_vowels_later(text: str) -> list[float]:
     ids=["plain", "async", "awaitable"],
 )
 def test_a_store_makes_its_embeddings(embed: object) -> None:
-    store = SemanticStore(embed=embed)  # type: ignore[arg-type]
+    store = refold.SemanticStore(embed=embed)  # type: ignore[arg-type]
     assert store.embeds
     store.put("before", "aa")
 
@@ -207,7 +203,7 @@ async def test_puts_happen_in_the_order_in_which_they_were_asked_for() -> None:
             await first_may_end.wait()
         return [1.0, 2.0]
 
-    store = SemanticStore(embed=embed)
+    store = refold.SemanticStore(embed=embed)
     async with runtime_of(semantic=store):
         first, second = store.put("k", "first"), store.put("k", "second")
         await asyncio.sleep(0)
@@ -221,14 +217,14 @@ async def test_what_an_embedding_function_does_wrong_is_said_with_the_key() -> N
     def fails(text: str) -> list[float]:
         raise ValueError("no model")
 
-    store = SemanticStore(embed=fails)
-    with pytest.raises(AgentMemoryError, match="the embedding of 'k' could not be made: ValueError: no model"):
+    store = refold.SemanticStore(embed=fails)
+    with pytest.raises(refold.AgentMemoryError, match="the embedding of 'k' could not be made: ValueError: no model"):
         await store.put("k", "v")
-    store = SemanticStore(embed=lambda text: [0.0])
+    store = refold.SemanticStore(embed=lambda text: [0.0])
     async with runtime_of(semantic=store):
-        with pytest.raises(AgentMemoryError, match="the embedding of 'k' is zero"):
+        with pytest.raises(refold.AgentMemoryError, match="the embedding of 'k' is zero"):
             await store.put("k", "v")
-        with pytest.raises(AgentMemoryError, match="the embedding of the query is zero"):
+        with pytest.raises(refold.AgentMemoryError, match="the embedding of the query is zero"):
             await store.similar("v")
         assert await store.keys() == []
 
@@ -241,7 +237,7 @@ async def test_under_a_key_an_embedding_is_made_once(tmp_path: Path) -> None:
         return [1.0, float(len(made))]
 
     for _ in range(2):
-        store = SemanticStore(embed=embed)
+        store = refold.SemanticStore(embed=embed)
         async with runtime_of(tmp_path / "events.db", semantic=store):
             await store.put("k", "v", command_key="c")
             await store.put("k", "v", command_key="c")
@@ -250,11 +246,11 @@ async def test_under_a_key_an_embedding_is_made_once(tmp_path: Path) -> None:
 
 
 async def test_without_embed_a_key_on_another_content_is_refused() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     async with runtime_of(semantic=store):
         await store.put("k", "v", command_key="c")
         await store.put("k", "v", command_key="c")
-        with pytest.raises(CommandRejected, match="used for another command"):
+        with pytest.raises(refold.CommandRejected, match="used for another command"):
             await store.put("k", "w", command_key="c")
 
 
@@ -262,7 +258,7 @@ async def test_after_a_restart_everything_is_as_it_was_bit_for_bit(tmp_path: Pat
     log = tmp_path / "events.db"
     random = np.random.default_rng(7)
     given_vectors = random.standard_normal((40, 8)) * 10.0 ** random.integers(-30, 30, (40, 1))
-    store = SemanticStore()
+    store = refold.SemanticStore()
     for number, vector in enumerate(given_vectors[:20]):
         store.put(f"k{number}", f"v{number}", ["t"], embedding=vector)
     async with runtime_of(log, semantic=store):
@@ -272,7 +268,7 @@ async def test_after_a_restart_everything_is_as_it_was_bit_for_bit(tmp_path: Pat
         entries, found = await store.by_tags(), await store.similar(given_vectors[9], k=40)
     for entry in entries:
         assert entry.embedding == given_vectors[int(entry.key[1:])].astype("<f4").tobytes()
-    again = SemanticStore()
+    again = refold.SemanticStore()
     async with runtime_of(log, semantic=again):
         assert await again.by_tags() == entries
         assert await again.similar(given_vectors[9], k=40) == found
@@ -280,7 +276,7 @@ async def test_after_a_restart_everything_is_as_it_was_bit_for_bit(tmp_path: Pat
 
 
 async def test_many_entries_are_ready_when_a_runtime_has_them(tmp_path: Path) -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     random = np.random.default_rng(3)
     given_vectors = random.standard_normal((2_500, 4))
     for number, vector in enumerate(given_vectors):
@@ -292,7 +288,7 @@ async def test_many_entries_are_ready_when_a_runtime_has_them(tmp_path: Path) ->
 
 
 def test_words_find_entries_as_well() -> None:
-    store = SemanticStore()
+    store = refold.SemanticStore()
     store.put("Anna's drink", "green tea", ["taste"])
     store.put("Bob's drink", "coffee")
     store.put("capital", "Lisbon")
@@ -310,10 +306,10 @@ def test_words_find_entries_as_well() -> None:
 
 
 async def test_another_dimension_than_that_of_the_log_is_refused_at_the_start(tmp_path: Path) -> None:
-    store = SemanticStore(dimension=3)
+    store = refold.SemanticStore(dimension=3)
     store.put("k", "v", embedding=[1, 2, 3])
     async with runtime_of(tmp_path / "events.db", semantic=store):
         pass
-    with pytest.raises(AgentMemoryError, match="holds 1 embeddings of 3 numbers, not 2"):
-        async with runtime_of(tmp_path / "events.db", semantic=SemanticStore(dimension=2)):
+    with pytest.raises(refold.AgentMemoryError, match="holds 1 embeddings of 3 numbers, not 2"):
+        async with runtime_of(tmp_path / "events.db", semantic=refold.SemanticStore(dimension=2)):
             raise AssertionError

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from refold import (
-    ConfigError,
-    DecayPolicy,
-    EpisodicStore,
-    PersistenceError,
-    SemanticStore,
-    WorkingMemory,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.kinds.episodic import Episodes, EpisodicCore
 from refold.replay import state_at
@@ -26,9 +19,9 @@ class Agents:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.memory = EpisodicStore(decay=DecayPolicy.exponential(1))
-        self.facts = SemanticStore()
-        self.working = WorkingMemory(2)
+        self.memory = refold.EpisodicStore(decay=refold.DecayPolicy.exponential(1))
+        self.facts = refold.SemanticStore()
+        self.working = refold.WorkingMemory(2)
         self.log = InMemoryStore()
         self.positions: list[int] = []
 
@@ -76,32 +69,36 @@ async def test_a_place_between_the_events_of_a_batch_is_one_as_well() -> None:
 
 async def test_the_past_cannot_be_changed_and_changes_nothing_of_the_present(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    memory = EpisodicStore()
+    memory = refold.EpisodicStore()
     memory.add_episode("a", "tea")
     async with runtime_of(log, memory=memory) as runtime:
         await memory.look("a", "tea")
         past = await memory.at(runtime.store, version=1)
         for change in (past.add_episode("a", "more"), past.clear(), past.recall("a", "tea")):
-            with pytest.raises(ConfigError, match="what it was at an earlier place of the log, and cannot be changed"):
+            with pytest.raises(
+                refold.ConfigError, match="what it was at an earlier place of the log, and cannot be changed"
+            ):
                 await change
         past.note_recalled([(await past.look("a", "tea"))[0].id])
         assert (await past.look("a", "tea"))[0].recalls == 0
         await memory.add_episode("a", "milk tea")
         assert len(await memory.look("a", "tea")) == 2
         assert len(await past.look("a", "tea")) == 1
-        with pytest.raises(ConfigError, match="cannot be changed"):
+        with pytest.raises(refold.ConfigError, match="cannot be changed"):
             await past.attach(runtime.host)
-    assert await (await EpisodicStore().at(log)).count() == 2  # Also by path, and of an object that was never there.
+    assert (
+        await (await refold.EpisodicStore().at(log)).count() == 2
+    )  # Also by path, and of an object that was never there.
 
 
 async def test_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
     agents = Agents()
     await agents.live()
-    with pytest.raises(ConfigError, match="'memory/main' has the versions 1 to 4, and not 5"):
+    with pytest.raises(refold.ConfigError, match="'memory/main' has the versions 1 to 4, and not 5"):
         await agents.memory.at(agents.log, version=5)
-    with pytest.raises(ConfigError, match="has no position -1"):
+    with pytest.raises(refold.ConfigError, match="has no position -1"):
         await agents.memory.at(agents.log, position=-1)
-    with pytest.raises(PersistenceError):
+    with pytest.raises(refold.PersistenceError):
         await agents.memory.at(tmp_path / "missing.db")
 
 

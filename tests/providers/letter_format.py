@@ -6,20 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
-from refold import (
-    Delta,
-    Message,
-    ModelRequest,
-    ModelResponse,
-    ProviderError,
-    TextBlock,
-    TextDelta,
-    ThinkingDelta,
-    ToolInputDelta,
-    ToolUse,
-    Usage,
-    UsageDelta,
-)
+import refold
 from refold.actors.calls.protocols import StreamingProvider, StreamItem
 from refold.actors.calls.streaming import close_stream
 from refold.providers import HttpOptions, HttpProvider, Secret, WireEvent, WireRequest
@@ -30,8 +17,10 @@ KEY = "sk-letter-0123456789abcdef-XYZ"
 CUT = 40
 """The format shows so much of what the server says about an error, and cuts a key in it into two."""
 
-REQUEST = ModelRequest(
-    model="letter-1", system_prompt="", messages=[Message(role="user", content=(TextBlock(text="hello"),))]
+REQUEST = refold.ModelRequest(
+    model="letter-1",
+    system_prompt="",
+    messages=[refold.Message(role="user", content=(refold.TextBlock(text="hello"),))],
 )
 
 
@@ -41,58 +30,58 @@ class LetterReader:
         self.call = ""
         self.over = False
 
-    def read(self, event: WireEvent) -> Sequence[Delta]:
+    def read(self, event: WireEvent) -> Sequence[refold.Delta]:
         data = parsed(event.data)
         if event.event == "error":
-            raise ProviderError(data["error"][:CUT], kind="overloaded", retryable=True)
+            raise refold.ProviderError(data["error"][:CUT], kind="overloaded", retryable=True)
         self.text += data.get("text", "")
         self.call += data.get("call", "")
         self.over = self.over or bool(data.get("end"))
-        deltas: list[Delta] = []
+        deltas: list[refold.Delta] = []
         if "text" in data:
-            deltas.append(TextDelta(data["text"]))
+            deltas.append(refold.TextDelta(data["text"]))
         if "thinking" in data:
-            deltas.append(ThinkingDelta(data["thinking"]))
+            deltas.append(refold.ThinkingDelta(data["thinking"]))
         if "call" in data:
-            deltas.append(ToolInputDelta(0, "look", data["call"]))
+            deltas.append(refold.ToolInputDelta(0, "look", data["call"]))
         if "tokens" in data:
-            deltas.append(UsageDelta(Usage(output_tokens=data["tokens"])))
+            deltas.append(refold.UsageDelta(refold.Usage(output_tokens=data["tokens"])))
         return deltas
 
     def finished(self) -> bool:
         return self.over
 
-    def answer(self) -> ModelResponse:
+    def answer(self) -> refold.ModelResponse:
         if not self.over:
-            raise ProviderError("the stream ended before its answer", kind="malformed", retryable=True)
-        calls = (ToolUse(name="look", input=parsed(self.call)),) if self.call else ()
-        return ModelResponse(content=(TextBlock(text=self.text), *calls))
+            raise refold.ProviderError("the stream ended before its answer", kind="malformed", retryable=True)
+        calls = (refold.ToolUse(name="look", input=parsed(self.call)),) if self.call else ()
+        return refold.ModelResponse(content=(refold.TextBlock(text=self.text), *calls))
 
 
 class LetterFormat:
     name = "letter"
 
-    def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
+    def request(self, request: refold.ModelRequest, *, stream: bool) -> WireRequest:
         body = {"stream": stream, "text": request.messages[-1].text}
         return WireRequest(path="/letters", headers={"letter-version": "1"}, body=json.dumps(body).encode())
 
-    def answer(self, body: bytes) -> ModelResponse:
+    def answer(self, body: bytes) -> refold.ModelResponse:
         data = parsed(body)
         if "error" in data:
-            raise ProviderError(data["error"][:CUT], kind="overloaded", retryable=True)
-        return ModelResponse(content=(TextBlock(text=data["text"]),))
+            raise refold.ProviderError(data["error"][:CUT], kind="overloaded", retryable=True)
+        return refold.ModelResponse(content=(refold.TextBlock(text=data["text"]),))
 
     def reader(self) -> LetterReader:
         return LetterReader()
 
-    def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> refold.ProviderError:
         kind: Any = {401: "auth", 429: "rate_limit", 529: "overloaded"}.get(status, "server")
         said = body.decode(errors="replace")[:CUT]
-        return ProviderError(f"status {status}: {said}", kind=kind, status=status, retryable=status >= 429)
+        return refold.ProviderError(f"status {status}: {said}", kind=kind, status=status, retryable=status >= 429)
 
 
 def parsed(data: str | bytes) -> Any:
-    problem = ProviderError("that is no letter", kind="malformed", retryable=True)
+    problem = refold.ProviderError("that is no letter", kind="malformed", retryable=True)
     try:
         return json.loads(data)
     except ValueError as error:  # Raised behind it: it holds the document, which would be the other's context.
@@ -130,12 +119,12 @@ class Stream:
         task: ends with the stream, and as it does.
     """
 
-    def __init__(self, provider: StreamingProvider, request: ModelRequest = REQUEST) -> None:
+    def __init__(self, provider: StreamingProvider, request: refold.ModelRequest = REQUEST) -> None:
         self.items: list[StreamItem] = []
         self._changed = asyncio.Event()
         self.task = asyncio.create_task(self._read(provider, request))
 
-    async def _read(self, provider: StreamingProvider, request: ModelRequest) -> list[StreamItem]:
+    async def _read(self, provider: StreamingProvider, request: refold.ModelRequest) -> list[StreamItem]:
         stream = provider.stream(request)
         try:
             async for item in stream:
@@ -153,6 +142,6 @@ class Stream:
                 await self._changed.wait()
 
 
-async def streamed(provider: StreamingProvider, request: ModelRequest = REQUEST) -> list[StreamItem]:
+async def streamed(provider: StreamingProvider, request: refold.ModelRequest = REQUEST) -> list[StreamItem]:
     """Return what a provider streams."""
     return await Stream(provider, request).task

@@ -6,20 +6,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Completed,
-    ConfigError,
-    ModelRequest,
-    ModelResponse,
-    ProviderBlock,
-    ProviderError,
-    TextBlock,
-    TextDelta,
-    ThinkingBlock,
-    tool,
-)
+import refold
 from refold.providers import AnthropicProvider, Secret
 from tests.providers.anthropic_messages import OVERLOADED, body_of, checked_request, events_of, message, stream_of
 from tests.providers.conversation import user
@@ -27,7 +14,7 @@ from tests.providers.letter_format import Stream
 from tests.providers.loopback import End, Loopback, Step, event_stream, json_answer
 
 KEY = "sk-ant-api03-0123456789abcdef"
-REQUEST = ModelRequest(model="claude-test", system_prompt="", messages=[user("Hello")])
+REQUEST = refold.ModelRequest(model="claude-test", system_prompt="", messages=[user("Hello")])
 HELLO = message({"type": "text", "text": "Hello, you."})
 
 
@@ -49,8 +36,8 @@ async def test_a_call_is_made_with_the_key_and_the_version_whole_or_in_pieces() 
         *pieces, last = [item async for item in provider.stream(REQUEST)]
         first, second = server.requests
     assert answer == last
-    assert answer.content == (TextBlock(text="Hello, you."),)
-    assert "".join(item.text for item in pieces if isinstance(item, TextDelta)) == "Hello, you."
+    assert answer.content == (refold.TextBlock(text="Hello, you."),)
+    assert "".join(item.text for item in pieces if isinstance(item, refold.TextDelta)) == "Hello, you."
     for request in first, second:
         assert request.path == "/v1/messages"
         assert request.headers["x-api-key"] == KEY
@@ -120,7 +107,7 @@ async def test_keys_and_the_address_come_from_arguments_or_the_environment(
     ],
 )
 def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(refold.ConfigError, match=says):
         AnthropicProvider(**{"api_key": KEY, "environment": {}, **options})
 
 
@@ -144,7 +131,7 @@ async def test_a_refusal_is_classified_and_never_shows_the_key() -> None:
     refusal = {"type": "error", "error": {"type": "rate_limit_error", "message": f"Not so fast, {KEY}!"}}
     answer = json_answer(refusal, status=429, headers={"retry-after": "7", "request-id": "req_9"})
     async with Loopback([answer]) as server, provider_for(server) as provider:
-        with pytest.raises(ProviderError) as raised:
+        with pytest.raises(refold.ProviderError) as raised:
             await provider.complete(REQUEST)
     error = raised.value
     assert (error.kind, error.status, error.retryable, error.retry_after_s) == ("rate_limit", 429, True, 7.0)
@@ -159,13 +146,13 @@ async def test_case_c06_a_stream_that_breaks_off_is_an_error_and_no_answer(end: 
     begun = stream[: stream.index(b"event: message_delta")]
     async with Loopback([event_stream(begun, *end)]) as server, provider_for(server) as provider:
         reading = Stream(provider, REQUEST)
-        with pytest.raises(ProviderError) as raised:
+        with pytest.raises(refold.ProviderError) as raised:
             await reading.task
     assert (raised.value.kind, raised.value.retryable) == (kind, True)
-    assert not any(isinstance(item, ModelResponse) for item in reading.items)
+    assert not any(isinstance(item, refold.ModelResponse) for item in reading.items)
 
 
-@tool(effect="pure")
+@refold.tool(effect="pure")
 def weather(city: str) -> str:
     """Return the weather of a city."""
     return f"{city}: sunny"
@@ -191,22 +178,24 @@ SUNNY = message({"type": "text", "text": "Sunny in both."})
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_case_d03_d09_a_run_with_thoughts_calls_and_a_pause_sends_back_what_came(streaming: bool) -> None:
     answers = [streamed(each) if streaming else whole(each) for each in (CALLS, SEARCHES, SUNNY, HELLO)]
-    config = AgentConfig(model="claude-test", streaming=streaming)
+    config = refold.AgentConfig(model="claude-test", streaming=streaming)
     async with Loopback(answers) as server:
         async with (
             provider_for(server, thinking="adaptive") as provider,
-            AgentRuntime(config, provider=provider, tools=[weather]) as runtime,
+            refold.AgentRuntime(config, provider=provider, tools=[weather]) as runtime,
         ):
             session = await runtime.session("alice")
             result = await session.send("Lisbon and Porto?")
-            assert isinstance(result.outcome, Completed)
+            assert isinstance(result.outcome, refold.Completed)
             assert result.text == "Sunny in both."
             await session.send("Thanks.")
             history = await session.history()
         bodies = [checked_request(request.body, stream=streaming) for request in server.requests]
-    assert [block for block in history[1].content if isinstance(block, ThinkingBlock | ProviderBlock)] == [
-        ThinkingBlock(thinking=" hm … ", signature="c2ln"),
-        ProviderBlock(provider="anthropic", data=HIDDEN),
+    assert [
+        block for block in history[1].content if isinstance(block, refold.ThinkingBlock | refold.ProviderBlock)
+    ] == [
+        refold.ThinkingBlock(thinking=" hm … ", signature="c2ln"),
+        refold.ProviderBlock(provider="anthropic", data=HIDDEN),
     ]
     called, answered = bodies[1]["messages"][1:]
     assert called["content"][:2] == [THOUGHT, HIDDEN]

@@ -8,23 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from refold import (
-    AgentConfig,
-    Completed,
-    ConfigError,
-    Failed,
-    ModelRequest,
-    Price,
-    ProviderError,
-    RetryPolicy,
-    RunResult,
-    ScriptedProvider,
-    Streamed,
-    TextDelta,
-    Usage,
-    cut,
-    say,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.core.content import text_of
 from refold.providers import FallbackProvider, ReActProvider
@@ -32,9 +16,9 @@ from refold.resilience import CircuitBreaker
 from refold.stores import EventStore
 from tests.conformance.sessions import checked_log, runtime_of
 
-DOWN = ProviderError("refused", kind="connection", retryable=True)
-BUSY = ProviderError("busy", kind="rate_limit", status=429, retryable=True, retry_after_s=7)
-WRONG = ProviderError("no such field", kind="invalid_request", status=400)
+DOWN = refold.ProviderError("refused", kind="connection", retryable=True)
+BUSY = refold.ProviderError("busy", kind="rate_limit", status=429, retryable=True, retry_after_s=7)
+WRONG = refold.ProviderError("no such field", kind="invalid_request", status=400)
 
 
 @pytest.fixture
@@ -43,15 +27,18 @@ async def log(tmp_path: Path) -> AsyncIterator[EventStore]:
         yield store
 
 
-async def sent(log: EventStore, provider: FallbackProvider, **config: Any) -> RunResult:
-    settings = AgentConfig(**{"model": "first-model", **config})
+async def sent(log: EventStore, provider: FallbackProvider, **config: Any) -> refold.RunResult:
+    settings = refold.AgentConfig(**{"model": "first-model", **config})
     async with runtime_of(log, provider=provider, config=settings) as runtime:
         return await (await runtime.session("alice")).send("go")
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_h6_the_next_provider_answers_where_one_fails_each_call_anew(log: EventStore, streaming: bool) -> None:
-    first, second = ScriptedProvider([DOWN, say("from the first")]), ScriptedProvider([say("from the second")])
+    first, second = (
+        refold.ScriptedProvider([DOWN, refold.say("from the first")]),
+        refold.ScriptedProvider([refold.say("from the second")]),
+    )
     provider = FallbackProvider([first, (second, "second-model")])
     assert (await sent(log, provider, streaming=streaming)).text == "from the second"
     assert [request.model for request in second.requests] == ["second-model"]
@@ -64,7 +51,9 @@ async def test_h6_the_next_provider_answers_where_one_fails_each_call_anew(log: 
 async def test_h6_a_provider_of_the_users_own_that_lost_its_connection_leads_on(
     log: EventStore, streaming: bool, error: Exception
 ) -> None:
-    provider = FallbackProvider([ScriptedProvider([error]), ScriptedProvider([say("from the second")])])
+    provider = FallbackProvider(
+        [refold.ScriptedProvider([error]), refold.ScriptedProvider([refold.say("from the second")])]
+    )
     result = await sent(log, provider, streaming=streaming)
     assert (result.text == "from the second") is not isinstance(error, ValueError)
 
@@ -73,11 +62,11 @@ async def test_h6_a_provider_of_the_users_own_that_lost_its_connection_leads_on(
 async def test_h6_what_is_the_requests_own_fault_is_not_asked_elsewhere_and_opens_no_circuit(
     log: EventStore, streaming: bool
 ) -> None:
-    second = ScriptedProvider([say("never")])
-    provider = FallbackProvider([ScriptedProvider([WRONG] * 9 + [say("well")]), second])
+    second = refold.ScriptedProvider([refold.say("never")])
+    provider = FallbackProvider([refold.ScriptedProvider([WRONG] * 9 + [refold.say("well")]), second])
     for _ in range(9):
         result = await sent(log, provider, streaming=streaming)
-        assert isinstance(result.outcome, Failed)
+        assert isinstance(result.outcome, refold.Failed)
         assert "no such field" in result.outcome.error.message
     assert (await sent(log, provider, streaming=streaming)).text == "well"
     assert second.requests == []
@@ -85,16 +74,16 @@ async def test_h6_what_is_the_requests_own_fault_is_not_asked_elsewhere_and_open
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_h6_where_none_answers_the_error_says_what_each_said(log: EventStore, streaming: bool) -> None:
-    provider = FallbackProvider([ScriptedProvider([DOWN]), ScriptedProvider([BUSY])])
+    provider = FallbackProvider([refold.ScriptedProvider([DOWN]), refold.ScriptedProvider([BUSY])])
     result = await sent(log, provider, streaming=streaming)
-    assert isinstance(result.outcome, Failed)
+    assert isinstance(result.outcome, refold.Failed)
     assert result.outcome.error.message.endswith("none of 2 providers answered. 1: refused; 2: busy")
 
 
 async def test_h6_a_call_that_none_answered_is_retried_from_the_first(log: EventStore) -> None:
     clock = ManualClock()
-    first, second = ScriptedProvider([BUSY, say("at last")]), ScriptedProvider([BUSY])
-    config = AgentConfig(model="m", retry=RetryPolicy(base_s=1, jitter=0))
+    first, second = refold.ScriptedProvider([BUSY, refold.say("at last")]), refold.ScriptedProvider([BUSY])
+    config = refold.AgentConfig(model="m", retry=refold.RetryPolicy(base_s=1, jitter=0))
     provider = FallbackProvider([first, second])
     async with runtime_of(log, provider=provider, config=config, clock=clock) as runtime:
         session = await runtime.session("alice")
@@ -108,33 +97,36 @@ async def test_h6_a_call_that_none_answered_is_retried_from_the_first(log: Event
 
 
 async def test_h6_an_answer_that_broke_off_after_its_first_piece_is_not_asked_elsewhere(log: EventStore) -> None:
-    first, second = ScriptedProvider([cut(say("a long answer"), after=1)]), ScriptedProvider([say("never")])
+    first, second = (
+        refold.ScriptedProvider([refold.cut(refold.say("a long answer"), after=1)]),
+        refold.ScriptedProvider([refold.say("never")]),
+    )
     async with runtime_of(
-        log, provider=FallbackProvider([first, second]), config=AgentConfig(model="m", streaming=True)
+        log, provider=FallbackProvider([first, second]), config=refold.AgentConfig(model="m", streaming=True)
     ) as runtime:
         session = await runtime.session("alice")
         pieces: list[str] = []
         async with session.stream("go") as stream:
             async for item in stream:
-                if isinstance(item, Streamed) and isinstance(item.delta, TextDelta):
+                if isinstance(item, refold.Streamed) and isinstance(item.delta, refold.TextDelta):
                     pieces.append(item.delta.text)
-        assert isinstance(stream.result, RunResult)
-        assert isinstance(stream.result.outcome, Failed)
+        assert isinstance(stream.result, refold.RunResult)
+        assert isinstance(stream.result.outcome, refold.Failed)
     assert (pieces, second.requests) == (["a long a"], [])
 
 
 async def test_h6_the_model_that_answered_is_the_one_that_is_paid_for(log: EventStore) -> None:
-    second = ScriptedProvider([say("second", usage=Usage(input_tokens=1_000_000))])
-    prices = {"first": Price(input=1, output=1), "second": Price(input=5, output=1)}
-    provider = FallbackProvider([ScriptedProvider([DOWN]), (second, "second-model")])
+    second = refold.ScriptedProvider([refold.say("second", usage=refold.Usage(input_tokens=1_000_000))])
+    prices = {"first": refold.Price(input=1, output=1), "second": refold.Price(input=5, output=1)}
+    provider = FallbackProvider([refold.ScriptedProvider([DOWN]), (second, "second-model")])
     assert (await sent(log, provider, prices=prices)).cost == 5
 
 
 async def test_h6_which_errors_lead_on_can_be_chosen(log: EventStore) -> None:
-    second = ScriptedProvider([say("second")])
-    strict = FallbackProvider([ScriptedProvider([DOWN]), second], on=["rate_limit"])
-    assert isinstance((await sent(log, strict)).outcome, Failed)
-    wide = FallbackProvider([ScriptedProvider([WRONG]), second], on=["invalid_request"])
+    second = refold.ScriptedProvider([refold.say("second")])
+    strict = FallbackProvider([refold.ScriptedProvider([DOWN]), second], on=["rate_limit"])
+    assert isinstance((await sent(log, strict)).outcome, refold.Failed)
+    wide = FallbackProvider([refold.ScriptedProvider([WRONG]), second], on=["invalid_request"])
     assert (await sent(log, wide)).text == "second"
 
 
@@ -143,24 +135,24 @@ async def test_h6_which_errors_lead_on_can_be_chosen(log: EventStore) -> None:
     [
         ([], {}, "at least one"),
         ([3], {}, "async method"),
-        ([(ScriptedProvider([]), "")], {}, "its name"),
-        ([ScriptedProvider([])], {"on": ["weather"]}, "no kind of ProviderError"),
-        ([ScriptedProvider([])], {"breakers": [None, None]}, "as many breakers"),
-        ([ScriptedProvider([])], {"breakers": ["weather"]}, "breakers are CircuitBreakers"),
+        ([(refold.ScriptedProvider([]), "")], {}, "its name"),
+        ([refold.ScriptedProvider([])], {"on": ["weather"]}, "no kind of ProviderError"),
+        ([refold.ScriptedProvider([])], {"breakers": [None, None]}, "as many breakers"),
+        ([refold.ScriptedProvider([])], {"breakers": ["weather"]}, "breakers are CircuitBreakers"),
     ],
 )
 def test_h6_what_cannot_work_is_refused_at_once(alternatives: Any, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(refold.ConfigError, match=says):
         FallbackProvider(alternatives, **options)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_h6_a_provider_that_failed_often_is_left_alone_for_a_while(log: EventStore, streaming: bool) -> None:
     clock = ManualClock()
-    first = ScriptedProvider([DOWN] * 5 + [say("from the first")])
-    second = ScriptedProvider([say(f"answer {number}") for number in range(1, 9)])
+    first = refold.ScriptedProvider([DOWN] * 5 + [refold.say("from the first")])
+    second = refold.ScriptedProvider([refold.say(f"answer {number}") for number in range(1, 9)])
     provider = FallbackProvider([first, (second, "second-model")])
-    config = AgentConfig(model="m", streaming=streaming)
+    config = refold.AgentConfig(model="m", streaming=streaming)
     async with runtime_of(log, provider=provider, config=config, clock=clock) as runtime:
         session = await runtime.session("alice")
         for number in range(1, 9):
@@ -182,19 +174,19 @@ async def test_h6_where_all_are_left_alone_the_call_may_be_repeated_when_one_may
     breakers = [
         CircuitBreaker(name, threshold=1, recovery_s=after, clock=clock) for name, after in (("a", 20), ("b", 9))
     ]
-    first, second = ScriptedProvider([DOWN]), ScriptedProvider([DOWN, say("at last")])
+    first, second = refold.ScriptedProvider([DOWN]), refold.ScriptedProvider([DOWN, refold.say("at last")])
     provider = FallbackProvider([first, second], breakers=breakers)
-    request = ModelRequest(model="m", system_prompt="", messages=())
+    request = refold.ModelRequest(model="m", system_prompt="", messages=())
 
     async def asked() -> list[Any]:
         if streaming:
             return [item async for item in provider.stream(request)]
         return [await provider.complete(request)]
 
-    with pytest.raises(ProviderError, match=r"none of 2 providers answered\. 1: refused; 2: refused"):
+    with pytest.raises(refold.ProviderError, match=r"none of 2 providers answered\. 1: refused; 2: refused"):
         await asked()
     with pytest.raises(
-        ProviderError, match=r"1: it was not asked, since the circuit of 'a' is open .* 2: it was not"
+        refold.ProviderError, match=r"1: it was not asked, since the circuit of 'a' is open .* 2: it was not"
     ) as raised:
         await asked()
     assert (raised.value.retryable, raised.value.retry_after_s, raised.value.kind) == (True, 9, "overloaded")
@@ -205,17 +197,17 @@ async def test_h6_where_all_are_left_alone_the_call_may_be_repeated_when_one_may
 
 def test_h6_breakers_can_be_left_out_and_those_inside_are_found() -> None:
     one, other = CircuitBreaker("one"), CircuitBreaker("other")
-    inner = FallbackProvider([ScriptedProvider([])], breakers=[one])
-    in_front = ReActProvider(FallbackProvider([ScriptedProvider([])], breakers=[other]))
+    inner = FallbackProvider([refold.ScriptedProvider([])], breakers=[one])
+    in_front = ReActProvider(FallbackProvider([refold.ScriptedProvider([])], breakers=[other]))
     assert FallbackProvider([inner, in_front], breakers=[None, None]).stream_objects == (one, other)
-    twins = FallbackProvider([(ScriptedProvider([]), "m"), (ScriptedProvider([]), "m")])
+    twins = FallbackProvider([(refold.ScriptedProvider([]), "m"), (refold.ScriptedProvider([]), "m")])
     assert [living.name for living in twins.stream_objects] == ["ScriptedProvider/m", "ScriptedProvider/m 2"]
 
 
 async def test_h6_closing_closes_every_provider_also_where_one_fails() -> None:
     closed: list[str] = []
 
-    class Open(ScriptedProvider):
+    class Open(refold.ScriptedProvider):
         def __init__(self, name: str) -> None:
             super().__init__([])
             self.name = name
@@ -226,17 +218,17 @@ async def test_h6_closing_closes_every_provider_also_where_one_fails() -> None:
                 raise OSError("cannot be closed")
 
     with pytest.raises(OSError, match="cannot be closed"):
-        await FallbackProvider([Open("a"), Open("b"), ScriptedProvider([]), Open("c")]).aclose()
+        await FallbackProvider([Open("a"), Open("b"), refold.ScriptedProvider([]), Open("c")]).aclose()
     assert sorted(closed) == ["a", "b", "c"]
 
 
-class NoStream(ScriptedProvider):
-    async def stream(self, request: ModelRequest) -> Any:  # type: ignore[override]
-        return say("not a stream")
+class NoStream(refold.ScriptedProvider):
+    async def stream(self, request: refold.ModelRequest) -> Any:  # type: ignore[override]
+        return refold.say("not a stream")
 
 
-class Unclosable(ScriptedProvider):
-    def stream(self, request: ModelRequest) -> Any:
+class Unclosable(refold.ScriptedProvider):
+    def stream(self, request: refold.ModelRequest) -> Any:
         return UnclosableStream()
 
 
@@ -252,11 +244,11 @@ class UnclosableStream:
 
 
 class Plain:
-    async def complete(self, request: ModelRequest) -> Any:
-        return say("from the second")
+    async def complete(self, request: refold.ModelRequest) -> Any:
+        return refold.say("from the second")
 
 
-BROKEN_OFF = cut(say("a long answer", usage=Usage(input_tokens=3)), after=0)
+BROKEN_OFF = refold.cut(refold.say("a long answer", usage=refold.Usage(input_tokens=3)), after=0)
 
 
 @pytest.mark.parametrize(
@@ -264,13 +256,13 @@ BROKEN_OFF = cut(say("a long answer", usage=Usage(input_tokens=3)), after=0)
     [
         pytest.param(NoStream([]), None, id="a stream that is none"),
         pytest.param(Unclosable([]), None, id="a stream that cannot be closed"),
-        pytest.param(ScriptedProvider([BROKEN_OFF]), None, id="an answer that broke off before its first piece"),
-        pytest.param(ScriptedProvider([DOWN]), Plain(), id="and the next may have no stream of its own"),
+        pytest.param(refold.ScriptedProvider([BROKEN_OFF]), None, id="an answer that broke off before its first piece"),
+        pytest.param(refold.ScriptedProvider([DOWN]), Plain(), id="and the next may have no stream of its own"),
     ],
 )
 async def test_h6_a_stream_without_a_piece_is_a_failure_like_any_other(
     log: EventStore, first: Any, second: Any
 ) -> None:
-    provider = FallbackProvider([first, second or ScriptedProvider([say("from the second")])])
+    provider = FallbackProvider([first, second or refold.ScriptedProvider([refold.say("from the second")])])
     result = await sent(log, provider, streaming=True)
-    assert (result.outcome, result.text) == (Completed(), "from the second")
+    assert (result.outcome, result.text) == (refold.Completed(), "from the second")

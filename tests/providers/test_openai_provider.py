@@ -7,20 +7,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Completed,
-    ConfigError,
-    Failed,
-    ModelRequest,
-    ModelResponse,
-    ProviderError,
-    RunResult,
-    TextBlock,
-    Usage,
-    tool,
-)
+import refold
 from refold.events.model.configuration import ToolSpec
 from refold.providers import OpenAIProvider
 from refold.providers.http.settings import HttpTimeouts
@@ -33,7 +20,7 @@ from tests.providers.loopback import Loopback, Step, answer, event_stream, json_
 
 KEY = "sk-test-0123456789abcdef"
 NO_ENVIRONMENT: Mapping[str, str] = {}
-ASK = ModelRequest(model="gpt-x", system_prompt="Be brief.", messages=[user("Hi")])
+ASK = refold.ModelRequest(model="gpt-x", system_prompt="Be brief.", messages=[user("Hi")])
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13, "prompt_tokens_details": {"cached_tokens": 5}}
 
 
@@ -69,18 +56,18 @@ def call(arguments: str, *, name: str = "weather", id: str = "call_1", **more: o
 
 async def run_of(
     script: list[list[Step]], text: str = "Go", *, streaming: bool = True, protocol: Any = "native"
-) -> tuple[RunResult, list[list[dict[str, Any]]]]:
+) -> tuple[refold.RunResult, list[list[dict[str, Any]]]]:
     """Return how a run of an agent with tools ended, and the messages of each of its requests."""
-    config = AgentConfig(model="m", streaming=streaming, protocol=protocol)
+    config = refold.AgentConfig(model="m", streaming=streaming, protocol=protocol)
     async with Loopback(script) as server, provider(server) as ours:
-        async with AgentRuntime(config, provider=ours, tools=[weather, plan]) as runtime:
+        async with refold.AgentRuntime(config, provider=ours, tools=[weather, plan]) as runtime:
             result = await (await runtime.session("alice")).send(text)
         return result, [request.json()["messages"] for request in server.requests]
 
 
 async def test_it_asks_as_the_official_client_does_and_reads_what_that_reads() -> None:
     history = [user("Look", IMAGE), assistant(used("call_2_0", "look", {"x": "é"})), user(result("call_2_0", "ok"))]
-    request = ModelRequest(
+    request = refold.ModelRequest(
         model="gpt-x",
         system_prompt="Be brief.",
         messages=history,
@@ -101,9 +88,9 @@ async def test_it_asks_as_the_official_client_does_and_reads_what_that_reads() -
     assert first.path == second.path == "/v1/chat/completions"
     assert first.headers["authorization"] == second.headers["authorization"] == f"Bearer {KEY}"
     assert theirs.choices[0].message.content == "Hi"
-    assert response == ModelResponse(
-        content=(TextBlock(text="Hi"),),
-        usage=Usage(input_tokens=4, output_tokens=4, cache_read_tokens=5),
+    assert response == refold.ModelResponse(
+        content=(refold.TextBlock(text="Hi"),),
+        usage=refold.Usage(input_tokens=4, output_tokens=4, cache_read_tokens=5),
         model="gpt-x",
     )
 
@@ -111,7 +98,7 @@ async def test_it_asks_as_the_official_client_does_and_reads_what_that_reads() -
 async def test_a_server_on_this_machine_needs_no_key() -> None:
     async with Loopback([whole({"content": "Hi"})]) as server:
         async with provider(server, api_key=None) as ours:
-            await ours.complete(ModelRequest(model="m", system_prompt="", messages=ASK.messages, max_tokens=5))
+            await ours.complete(refold.ModelRequest(model="m", system_prompt="", messages=ASK.messages, max_tokens=5))
         (request,) = server.requests
     assert "authorization" not in request.headers
     assert request.json() == {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
@@ -177,7 +164,7 @@ async def test_all_that_can_be_set_is_sent() -> None:
 )
 def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], says: str) -> None:
     settings: dict[str, Any] = {"api_key": KEY, "environment": NO_ENVIRONMENT}
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(refold.ConfigError, match=says):
         OpenAIProvider(**{"project": "p", **settings, **options})
     assert KEY not in repr(OpenAIProvider(**settings))
 
@@ -186,7 +173,7 @@ async def test_a_refusal_is_classified_and_says_when_to_come_back() -> None:
     error = {"error": {"message": f"Slow down, {KEY}", "type": "requests", "code": "rate_limit_exceeded"}}
     script = [json_answer(error, status=429, headers={"retry-after": "7"})]
     async with Loopback(script) as server, provider(server) as ours:
-        with pytest.raises(ProviderError) as caught:
+        with pytest.raises(refold.ProviderError) as caught:
             await ours.complete(ASK)
     failure = caught.value
     assert (failure.kind, failure.status, failure.retryable, failure.retry_after_s) == ("rate_limit", 429, True, 7.0)
@@ -197,14 +184,14 @@ async def test_a_refusal_is_classified_and_says_when_to_come_back() -> None:
 ran: list[str] = []
 
 
-@tool(effect="pure")
+@refold.tool(effect="pure")
 def weather(city: str, days: int = 1) -> str:
     """Return the weather of a city."""
     ran.append(city)
     return f"{city}: sunny"
 
 
-@tool(effect="pure")
+@refold.tool(effect="pure")
 def plan(steps: list[dict[str, str]], note: str = "") -> str:
     """Take a plan."""
     ran.append(note)
@@ -271,7 +258,7 @@ async def test_case_t54_a_call_that_the_server_refuses_is_told_to_the_model_whic
     assert "You wrote: <function=weather>[redacted]" in told[1]
     assert "error parsing tool call: raw='{\"city\"'" in told[2]
     failed, requests = await run_of(script[:1] * 5, streaming=streaming)
-    assert isinstance(failed.outcome, Failed)
+    assert isinstance(failed.outcome, refold.Failed)
     assert "3 answers in a row could not be used" in failed.outcome.error.message
     assert len(requests) == 3
 
@@ -282,7 +269,7 @@ async def test_case_t50_a_description_that_the_api_refuses_has_a_line_in_the_log
     tools = tuple(
         ToolSpec(name=name, description="x" * size, input_schema={}) for name, size in [("a", 1024), ("b", 1025)]
     )
-    request = ModelRequest(model="m", system_prompt="", messages=ASK.messages, tools=tools)
+    request = refold.ModelRequest(model="m", system_prompt="", messages=ASK.messages, tools=tools)
     wire_format = OpenAIFormat()
     for _ in range(2):
         wire_format.request(request, stream=False)
@@ -303,7 +290,7 @@ async def test_case_b01_b04_b06_b08_what_models_get_wrong_does_not_break_a_sessi
         streamed(chunk({"content": "Done."}), chunk(finish="stop")),
     ]
     done, requests = await run_of(script)
-    assert done.outcome == Completed()
+    assert done.outcome == refold.Completed()
     assert sorted(ran) == ["Oslo", "Rome", "[1]"]
     results = [message["content"] for message in requests[-1] if message["role"] == "tool"]
     assert results[:2] == ["Oslo: sunny", "Rome: sunny"]

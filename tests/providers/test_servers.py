@@ -8,16 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    DocumentBlock,
-    ImageBlock,
-    Message,
-    ModelRequest,
-    ThinkingBlock,
-    tool,
-)
+import refold
 from refold.providers import AnthropicProvider, OpenAIProvider
 from refold.providers.http.closed_schema import closed_schema
 from refold.stores import InMemoryStore
@@ -27,19 +18,19 @@ from tests.providers.conversation import assistant, call, result, user
 
 CANCELLED = (
     user("Go"),
-    assistant(ThinkingBlock(thinking="hm"), call("call_2_0")),
+    assistant(refold.ThinkingBlock(thinking="hm"), call("call_2_0")),
     user(result("call_2_0", "Cancelled by user", error=True), "And now?"),
 )
 
 
-def request_of(*history: Message, model: str = "m", **more: Any) -> ModelRequest:
-    return ModelRequest(model=model, system_prompt="", messages=history, **more)
+def request_of(*history: refold.Message, model: str = "m", **more: Any) -> refold.ModelRequest:
+    return refold.ModelRequest(model=model, system_prompt="", messages=history, **more)
 
 
 async def sent(
     kind: type[OpenAIProvider | AnthropicProvider],
     url: str,
-    history: tuple[Message, ...] = CANCELLED,
+    history: tuple[refold.Message, ...] = CANCELLED,
     model: str = "m",
     output_schema: dict[str, Any] | None = None,
     **options: Any,
@@ -188,18 +179,18 @@ async def test_an_agents_output_type_reaches_the_server_and_not_where_the_text_i
         return httpx.Response(200, json=json.loads(completion(message)))
 
     provider = OpenAIProvider(api_key="sk-test-012345", transport=httpx.MockTransport(answer), environment={})
-    config = AgentConfig(model="gpt-x", protocol=protocol)
-    async with provider, AgentRuntime(config, provider=provider, output_type=Step) as runtime:
+    config = refold.AgentConfig(model="gpt-x", protocol=protocol)
+    async with provider, refold.AgentRuntime(config, provider=provider, output_type=Step) as runtime:
         session = await runtime.session("a")
         assert (await session.send("Tea")).parsed(Step) == Step(what="boil")
         assert formats == [HELD if protocol == "native" else None]
         assert list(SCHEMA["$defs"]["Step"]["properties"]) == ["what", "minutes"]
 
 
-@tool(effect="pure")
-def plan() -> list[DocumentBlock]:
+@refold.tool(effect="pure")
+def plan() -> list[refold.DocumentBlock]:
     """Return the plan."""
-    return [DocumentBlock(data=b"%PDF-small", name="plan.pdf")]
+    return [refold.DocumentBlock(data=b"%PDF-small", name="plan.pdf")]
 
 
 async def test_documents_of_inputs_and_results_are_kept_and_sent_whole() -> None:
@@ -211,12 +202,18 @@ async def test_documents_of_inputs_and_results_are_kept_and_sent_whole() -> None
         bodies.append(json.loads(request.content))
         return httpx.Response(200, json=json.loads(body_of(answers[len(bodies) - 1])))
 
-    large = DocumentBlock(data=b"%PDF-" + bytes(100_000), name="large.pdf")
-    given: list[str | DocumentBlock | ImageBlock] = ["Look", large, ImageBlock(url="https://example.org/a.png")]
+    large = refold.DocumentBlock(data=b"%PDF-" + bytes(100_000), name="large.pdf")
+    given: list[str | refold.DocumentBlock | refold.ImageBlock] = [
+        "Look",
+        large,
+        refold.ImageBlock(url="https://example.org/a.png"),
+    ]
     store = InMemoryStore()
     provider = AnthropicProvider(api_key="sk-test-012345", transport=httpx.MockTransport(answer), environment={})
     for content in (given, ["And?"]):
-        async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[plan], log=store) as runtime:
+        async with refold.AgentRuntime(
+            refold.AgentConfig(model="m"), provider=provider, tools=[plan], log=store
+        ) as runtime:
             session = await runtime.session("a")
             await session.send(content)
             history = await session.history()

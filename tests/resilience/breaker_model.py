@@ -12,17 +12,7 @@ from hypothesis.strategies import integers, sampled_from
 from refold import CircuitOpen
 from refold.actors import ManualClock
 from refold.events.core.pure_core import Recorded, evolve_all, plan
-from refold.events.kinds.breaker import (
-    BREAKER_CORE,
-    BreakerCommand,
-    BreakerEvent,
-    BreakerState,
-    CallEnd,
-    EndCall,
-    Permit,
-    asked,
-    permit_of,
-)
+from refold.events.kinds import breaker
 from refold.resilience import BreakerBackend
 from refold.resilience.breaker_state import BreakerSettings
 
@@ -52,7 +42,7 @@ class Model:
         self.probes += 1
         return (self.cycle, self.probes)
 
-    def end(self, call: tuple[int, int], end: CallEnd) -> None:
+    def end(self, call: tuple[int, int], end: breaker.CallEnd) -> None:
         if call != (self.cycle, self.probes):
             return
         is_probe = self.opened is not None
@@ -84,7 +74,7 @@ class Compared:
         self.clock = clock
         self.name = name
         self.model = Model()
-        self.calls: list[tuple[Permit, tuple[int, int]]] = []
+        self.calls: list[tuple[breaker.Permit, tuple[int, int]]] = []
 
     def begin(self) -> None:
         expected = self.model.begin()
@@ -102,7 +92,7 @@ class Compared:
             self.calls.append((permit, expected))
         self.agree()
 
-    def end(self, place: int, end: CallEnd) -> None:
+    def end(self, place: int, end: breaker.CallEnd) -> None:
         """End a call, which stays there: it may be said to have ended twice."""
         if self.calls:
             permit, call = self.calls[place % len(self.calls)]
@@ -155,8 +145,8 @@ def play_any_life(start: Callable[[], Compared], holds: Callable[[Compared], Non
         def begin(self) -> None:
             self.compared.begin()
 
-        @rule(place=integers(-3, -1), end=sampled_from(get_args(CallEnd)))
-        def end(self, place: int, end: CallEnd) -> None:
+        @rule(place=integers(-3, -1), end=sampled_from(get_args(breaker.CallEnd)))
+        def end(self, place: int, end: breaker.CallEnd) -> None:
             self.compared.end(place, end)
 
         @rule(seconds=sampled_from([1, 3, 4, 9, 10]))
@@ -179,27 +169,33 @@ class OfCore:
     def __init__(self, settings: BreakerSettings = SETTINGS) -> None:
         self.settings = settings
         self.state = settings.begin()
-        self.events: list[BreakerEvent] = []
+        self.events: list[breaker.BreakerEvent] = []
 
-    def perform(self, command: BreakerCommand, now_us: int) -> None:
-        planned = plan(BREAKER_CORE, self.state, command, now_us)
+    def perform(self, command: breaker.BreakerCommand, now_us: int) -> None:
+        planned = plan(breaker.BREAKER_CORE, self.state, command, now_us)
         if not isinstance(planned, Recorded):
             self.state = planned.state
             self.events += planned.events
 
-    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Permit:
-        probe = asked(self.state, name, now_us)
-        permit = permit_of(self.state, probe)
+    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> breaker.Permit:
+        probe = breaker.asked(self.state, name, now_us)
+        permit = breaker.permit_of(self.state, probe)
         if probe is not None:
             self.perform(probe, now_us)
         return permit
 
     def settle(
-        self, name: str, settings: BreakerSettings, permit: Permit, end: CallEnd, error: str, now_us: int
+        self,
+        name: str,
+        settings: BreakerSettings,
+        permit: breaker.Permit,
+        end: breaker.CallEnd,
+        error: str,
+        now_us: int,
     ) -> None:
-        self.perform(EndCall(permit=permit, end=end, error=error, ended_at=now_us), now_us)
+        self.perform(breaker.EndCall(permit=permit, end=end, error=error, ended_at=now_us), now_us)
 
-    def known(self, name: str, settings: BreakerSettings) -> BreakerState:
+    def known(self, name: str, settings: BreakerSettings) -> breaker.BreakerState:
         return self.state
 
 
@@ -213,5 +209,5 @@ class InMemory(Compared):
 
 def assert_folds_to_the_live_state(compared: Compared) -> None:
     assert isinstance(compared, InMemory)
-    folded = evolve_all(BREAKER_CORE, compared.core.events, SETTINGS.begin())
+    folded = evolve_all(breaker.BREAKER_CORE, compared.core.events, SETTINGS.begin())
     assert folded == compared.core.state

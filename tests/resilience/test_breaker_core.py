@@ -8,20 +8,7 @@ import pytest
 
 from refold import CircuitOpen
 from refold.events.core.ids import StreamName
-from refold.events.kinds.breaker import (
-    BeginProbe,
-    BreakerCommand,
-    BreakerCore,
-    BreakerState,
-    CallEnd,
-    ConfigureBreaker,
-    EndCall,
-    NoteSharedState,
-    Permit,
-    SharedStateSeen,
-    TakeUp,
-    asked,
-)
+from refold.events.kinds import breaker
 from refold.scenarios.core_exploration import explore_core
 from tests.resilience.breaker_model import (
     OPENED,
@@ -49,21 +36,27 @@ def test_all_short_lives_are_as_the_simple_model_says() -> None:
 
 
 def test_in_every_order_of_commands_the_state_is_one_that_can_be() -> None:
-    def commands(state: BreakerState) -> Iterable[BreakerCommand]:
-        for permit in (Permit(state.generation, state.probe), Permit(state.generation), Permit(state.generation + 1)):
-            yield from (EndCall(permit=permit, end=end, error="no", ended_at=1) for end in get_args(CallEnd))
-        yield BeginProbe(generation=state.generation, probe=state.probe + 1, decided_at=1)
-        yield TakeUp(failures=1, error="no", opened_at=0)
-        yield TakeUp(failures=2, error="no", opened_at=1)
-        yield ConfigureBreaker(threshold=3, recovery_us=1, probe_us=1)
+    def commands(state: breaker.BreakerState) -> Iterable[breaker.BreakerCommand]:
+        for permit in (
+            breaker.Permit(state.generation, state.probe),
+            breaker.Permit(state.generation),
+            breaker.Permit(state.generation + 1),
+        ):
+            yield from (
+                breaker.EndCall(permit=permit, end=end, error="no", ended_at=1) for end in get_args(breaker.CallEnd)
+            )
+        yield breaker.BeginProbe(generation=state.generation, probe=state.probe + 1, decided_at=1)
+        yield breaker.TakeUp(failures=1, error="no", opened_at=0)
+        yield breaker.TakeUp(failures=2, error="no", opened_at=1)
+        yield breaker.ConfigureBreaker(threshold=3, recovery_us=1, probe_us=1)
 
-    def holds(state: BreakerState) -> None:
+    def holds(state: breaker.BreakerState) -> None:
         assert (state.probe > 0) == (state.phase == "half_open")
         assert state.probe_since is None or state.phase == "half_open"
         assert (state.opened > 0) == (state.opened_at > 0)
         assert state.failures < 5 or state.phase != "closed"
 
-    found = explore_core(BreakerCore, commands, holds=holds, commands_max=4)
+    found = explore_core(breaker.BreakerCore, commands, holds=holds, commands_max=4)
     assert found.counterexample is None, found.counterexample
     assert found.states > 50
 
@@ -73,22 +66,22 @@ def test_an_open_circuit_says_when_it_may_be_tried(now: int, left_s: float) -> N
     state = SETTINGS.begin()
     state.phase, state.generation, state.opened_at, state.opened = "open", 1, 50_000_000, 3
     with pytest.raises(CircuitOpen, match="the circuit of 'b' is open after repeated failures; call again") as raised:
-        asked(state, "b", 50_000_000 + now)
+        breaker.asked(state, "b", 50_000_000 + now)
     assert raised.value.retry_after_s == pytest.approx(left_s)
     assert raised.value.opened is None
     with pytest.raises(CircuitOpen, match=r"failures, since breaker/b@3; call") as raised:
-        asked(state, "b", 50_000_000 + now, stream=StreamName("breaker/b"))
+        breaker.asked(state, "b", 50_000_000 + now, stream=StreamName("breaker/b"))
     assert raised.value.opened == "breaker/b@3"
-    assert asked(state, "b", 60_000_000) == BeginProbe(generation=1, probe=1, decided_at=60_000_000)
+    assert breaker.asked(state, "b", 60_000_000) == breaker.BeginProbe(generation=1, probe=1, decided_at=60_000_000)
 
 
 def test_a_clock_that_was_set_back_keeps_no_circuit_open_for_a_day() -> None:
     state = SETTINGS.begin()
     state.phase, state.generation, state.opened_at = "open", 1, 100_000_000_000
-    assert asked(state, "b", 100_000_000_000 - 86_400_000_000) is not None
+    assert breaker.asked(state, "b", 100_000_000_000 - 86_400_000_000) is not None
 
 
-def seen(at: int, **fields: object) -> NoteSharedState:
+def seen(at: int, **fields: object) -> breaker.NoteSharedState:
     """Return what is told of a shared state that opened once, but for these fields."""
     state: dict[str, object] = {
         "phase": "open",
@@ -99,7 +92,7 @@ def seen(at: int, **fields: object) -> NoteSharedState:
         "failures": 2,
         "error": "no route",
     }
-    return NoteSharedState(seen=SharedStateSeen(seen_at=at, **{**state, **fields}))  # type: ignore[arg-type]
+    return breaker.NoteSharedState(seen=breaker.SharedStateSeen(seen_at=at, **{**state, **fields}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -129,10 +122,10 @@ def seen(at: int, **fields: object) -> NoteSharedState:
         ),
     ],
 )
-def test_of_a_shared_state_what_is_news_is_recorded(told: list[NoteSharedState], phases: list[str]) -> None:
+def test_of_a_shared_state_what_is_news_is_recorded(told: list[breaker.NoteSharedState], phases: list[str]) -> None:
     core = OfCore()
     for command in told:
         core.perform(command, command.seen.seen_at)
-    assert [event.phase for event in core.events if isinstance(event, SharedStateSeen)] == phases
+    assert [event.phase for event in core.events if isinstance(event, breaker.SharedStateSeen)] == phases
     assert core.state.phase == (phases[-1] if phases else "closed")
     assert core.state.opened == (1 if phases else 0)

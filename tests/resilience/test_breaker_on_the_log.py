@@ -12,22 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    CircuitOpen,
-    Completed,
-    ConfigError,
-    PersistenceError,
-    ProviderError,
-    RetryPolicy,
-    ScriptedProvider,
-    Tool,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import EventSourcedSystem, ManualClock
 from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
@@ -49,7 +34,7 @@ ENDS: list[tuple[BaseException | None, CallEnd]] = [
     (None, "succeeded"),
     (asyncio.CancelledError(), "neither"),
 ]
-DOWN = ProviderError("refused", kind="connection", retryable=True)
+DOWN = refold.ProviderError("refused", kind="connection", retryable=True)
 
 
 def breaker_of(name: str = "weather", **settings: float) -> CircuitBreaker:
@@ -66,11 +51,11 @@ async def folded(log: EventStore, stream: str = "breaker/weather") -> BreakerSta
 
 def weather_of(
     breaker: CircuitBreaker | None, *errors: Exception, name: str = "weather", **rules: Any
-) -> Tool[..., Any]:
+) -> refold.Tool[..., Any]:
     """Return a tool whose calls fail with one error after the other, and then succeed."""
     left = list(errors)
 
-    @tool(name=name, effect="pure", breaker=breaker, **rules)
+    @refold.tool(name=name, effect="pure", breaker=breaker, **rules)
     async def weather() -> str:
         """Forecast."""
         if left:
@@ -96,7 +81,7 @@ async def test_e1_its_state_survives_a_restart(tmp_path: Path, clock: ManualCloc
     await clock.advance(4)
     again = breaker_of()
     async with runtime_of(log, clock, again):
-        with pytest.raises(CircuitOpen, match="since breaker/weather@3") as raised:
+        with pytest.raises(refold.CircuitOpen, match="since breaker/weather@3") as raised:
             await again.call(lambda: 1)
         assert (raised.value.retry_after_s, raised.value.opened) == (6, "breaker/weather@3")
         assert (await again.report()).error == before.error == "OSError: no route"
@@ -122,7 +107,7 @@ async def test_e1_a_probe_that_died_with_its_process_gives_up_its_slot(tmp_path:
         runtime.tools.register(weather_of(second))  # It finds a probe of this process, which keeps its slot.
         await runtime.tools_in_force()
         for same in (again, second):
-            with pytest.raises(CircuitOpen):
+            with pytest.raises(refold.CircuitOpen):
                 await same.call(lambda: 1)
         await probe.end(None)
         assert await second.call(lambda: 1) == 1
@@ -137,8 +122,8 @@ async def test_a_call_that_was_the_probe_is_made_again_when_its_run_goes_on() ->
     asked = asyncio.Event()
     calls: list[str] = []
 
-    def tool_of(life: str) -> Tool[..., Any]:
-        @tool(name="weather", effect="pure", breaker=breaker_of(threshold=1))
+    def tool_of(life: str) -> refold.Tool[..., Any]:
+        @refold.tool(name="weather", effect="pure", breaker=breaker_of(threshold=1))
         async def weather() -> str:
             """Forecast."""
             calls.append(life)
@@ -151,7 +136,7 @@ async def test_a_call_that_was_the_probe_is_made_again_when_its_run_goes_on() ->
 
         return weather
 
-    script = [use("weather", {}), say("down"), use("weather", {})]
+    script = [refold.use("weather", {}), refold.say("down"), refold.use("weather", {})]
     runtime = session_runtime_of(log, *script, tools=[tool_of("first")], clock=clock, close_grace_s=0)
     async with runtime:
         session = await runtime.session("s")
@@ -163,7 +148,7 @@ async def test_a_call_that_was_the_probe_is_made_again_when_its_run_goes_on() ->
             await asyncio.sleep(0)
         await crash(runtime, log, clock)
         await asyncio.gather(sending, return_exceptions=True)
-    async with session_runtime_of(log, say("well"), tools=[tool_of("second")], clock=clock) as runtime:
+    async with session_runtime_of(log, refold.say("well"), tools=[tool_of("second")], clock=clock) as runtime:
         assert (await (await runtime.session("s")).send("again", key="k")).text == "well"
     assert calls == ["first", "first", "second"]
     assert (await types_in(log))[-4:] == ["ProbeBegun", "ProbeReleased", "ProbeBegun", "CircuitClosed"]
@@ -215,12 +200,18 @@ async def test_wherever_a_process_ends_the_next_one_has_the_count_that_its_log_t
     while commits < 60:
         commits += 1
         log, clock = FailingStore(InMemoryStore()), ManualClock()
-        script: list[Any] = [use("weather", {}), use("weather", {}), say("well"), use("weather", {}), say("done")]
+        script: list[Any] = [
+            refold.use("weather", {}),
+            refold.use("weather", {}),
+            refold.say("well"),
+            refold.use("weather", {}),
+            refold.say("done"),
+        ]
         breaker = breaker_of(threshold=9)
         errors = [OSError("one"), OSError("two")]
-        runtime = AgentRuntime(
-            AgentConfig(model="m"),
-            provider=ScriptedProvider(script),
+        runtime = refold.AgentRuntime(
+            refold.AgentConfig(model="m"),
+            provider=refold.ScriptedProvider(script),
             tools=[weather_of(breaker, *errors)],
             log=log,
             clock=clock,
@@ -290,21 +281,21 @@ async def test_settings_are_recorded_where_they_differ_and_no_stream_begins_befo
     assert await types_in(log) == ["BreakerConfigured"] * 2
 
 
-async def run_once(runtime: AgentRuntime) -> int:
+async def run_once(runtime: refold.AgentRuntime) -> int:
     """Return how many commits an input, one tool call and the final answer cost."""
     session = await runtime.session("s")
     before = runtime.commits
-    assert (await session.send("go")).outcome == Completed()
+    assert (await session.send("go")).outcome == refold.Completed()
     return runtime.commits - before
 
 
 @pytest.mark.parametrize("guarded", [False, True])
 async def test_a_run_with_one_tool_call_costs_four_commits_also_where_it_fails(guarded: bool) -> None:
     log = FailingStore(InMemoryStore())
-    script = [item for _ in range(3) for item in (use("weather", {}), say("Sunny."))]
-    provider: Any = ScriptedProvider(script)
+    script = [item for _ in range(3) for item in (refold.use("weather", {}), refold.say("Sunny."))]
+    provider: Any = refold.ScriptedProvider(script)
     if guarded:
-        provider = FallbackProvider([ScriptedProvider([DOWN] * 9), provider])
+        provider = FallbackProvider([refold.ScriptedProvider([DOWN] * 9), provider])
     tools = [weather_of(CircuitBreaker("weather") if guarded else None, OSError("1"), OSError("2"), concurrency=1)]
     async with session_runtime_of(log, provider=provider, tools=tools) as runtime:
         assert await run_once(runtime) <= 5, "the first run has the tool defined, in its own stream"
@@ -338,8 +329,10 @@ def _type_of(stored: StoredEvent) -> str:
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_what_a_call_brings_is_in_the_transaction_of_its_end_which_is_its_cause(in_thread: bool) -> None:
     log, clock = FailingStore(InMemoryStore()), ManualClock()
-    first = ScriptedProvider([DOWN, DOWN, say("back again")])
-    second = ScriptedProvider([[use("weather", {}), use("weather", {})], say("Rain."), say("from the second")])
+    first = refold.ScriptedProvider([DOWN, DOWN, refold.say("back again")])
+    second = refold.ScriptedProvider(
+        [[refold.use("weather", {}), refold.use("weather", {})], refold.say("Rain."), refold.say("from the second")]
+    )
     breakers = [breaker_of("first"), breaker_of("second")]
     provider = FallbackProvider([first, second], breakers=breakers)
     inside = breaker_of("inside", threshold=9)
@@ -354,11 +347,11 @@ async def test_what_a_call_brings_is_in_the_transaction_of_its_end_which_is_its_
         async with inside.guard():
             raise ConnectionError("no route")
 
-    weather: Tool[..., Any] = tool(tier="observe", effect="pure", name="weather", breaker=breaker_of())(
+    weather: refold.Tool[..., Any] = refold.tool(tier="observe", effect="pure", name="weather", breaker=breaker_of())(
         forecast_on_loop
     )
     if in_thread:  # One after the other, or those that end at one moment could change places on the way to the log.
-        weather = tool(tier="act", effect="pure", name="weather", breaker=breaker_of())(forecast)
+        weather = refold.tool(tier="act", effect="pure", name="weather", breaker=breaker_of())(forecast)
 
     async with session_runtime_of(
         log, provider=provider, tools=[weather], objects=[inside], clock=clock, close_grace_s=0
@@ -390,7 +383,7 @@ async def test_what_a_call_brings_is_in_the_transaction_of_its_end_which_is_its_
 async def test_where_nothing_is_recorded_of_a_calls_end_what_it_brought_is_recorded_nevertheless() -> None:
     log, clock = InMemoryStore(), ManualClock()
 
-    @tool(effect="pure", breaker=breaker_of())
+    @refold.tool(effect="pure", breaker=breaker_of())
     async def weather() -> str:
         """Fail when it is cancelled."""
         try:
@@ -399,7 +392,7 @@ async def test_where_nothing_is_recorded_of_a_calls_end_what_it_brought_is_recor
             raise ConnectionError("no route") from None
         return "never"
 
-    async with session_runtime_of(log, use("weather", {}), tools=[weather], clock=clock) as runtime:
+    async with session_runtime_of(log, refold.use("weather", {}), tools=[weather], clock=clock) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send("go"))
         await clock.advance(1)
@@ -412,11 +405,11 @@ async def test_where_nothing_is_recorded_of_a_calls_end_what_it_brought_is_recor
 async def test_a_refused_call_names_the_breaker_and_the_event_that_opened_it(kind: str) -> None:
     log, clock, breaker = InMemoryStore(), ManualClock(), breaker_of(threshold=1)
     if kind == "tool":
-        script = [use("weather", {}), use("weather", {}), say("No idea.")]
+        script = [refold.use("weather", {}), refold.use("weather", {}), refold.say("No idea.")]
         runtime = session_runtime_of(log, *script, tools=[weather_of(breaker, OSError("no route"))], clock=clock)
     else:
-        config = AgentConfig(model="m", retry=RetryPolicy(attempts_max=1))
-        provider = FallbackProvider([ScriptedProvider([DOWN])], breakers=[breaker])
+        config = refold.AgentConfig(model="m", retry=refold.RetryPolicy(attempts_max=1))
+        provider = FallbackProvider([refold.ScriptedProvider([DOWN])], breakers=[breaker])
         runtime = session_runtime_of(log, provider=provider, config=config, clock=clock)
     async with runtime:
         session = await runtime.session("s")
@@ -437,31 +430,33 @@ async def test_a_refused_call_names_the_breaker_and_the_event_that_opened_it(kin
 
 async def test_agents_whose_providers_have_one_name_share_a_circuit(clock: ManualClock) -> None:
     log = InMemoryStore()
-    down, other = ScriptedProvider([DOWN] * 9), ScriptedProvider([DOWN] * 9)
+    down, other = refold.ScriptedProvider([DOWN] * 9), refold.ScriptedProvider([DOWN] * 9)
 
-    def agent_of(name: str, first: ScriptedProvider, *answers: Any, **options: Any) -> Agent:
-        provider = FallbackProvider([first, ScriptedProvider(answers)], breakers=[breaker_of("openai"), None])
-        return Agent(name=name, config=AgentConfig(model="m"), provider=provider, **options)
+    def agent_of(name: str, first: refold.ScriptedProvider, *answers: Any, **options: Any) -> refold.Agent:
+        provider = FallbackProvider([first, refold.ScriptedProvider(answers)], breakers=[breaker_of("openai"), None])
+        return refold.Agent(name=name, config=refold.AgentConfig(model="m"), provider=provider, **options)
 
-    helper = agent_of("helper", other, say("helped"))
-    main = agent_of("main", down, use("helper", {"task": "go"}), say("done"), tools=[helper.as_tool()])
-    async with AgentRuntime(main, log=log, clock=clock) as runtime:
+    helper = agent_of("helper", other, refold.say("helped"))
+    main = agent_of("main", down, refold.use("helper", {"task": "go"}), refold.say("done"), tools=[helper.as_tool()])
+    async with refold.AgentRuntime(main, log=log, clock=clock) as runtime:
         assert (await (await runtime.session("s")).send("go")).text == "done"
     assert (len(down.requests), len(other.requests)) == (1, 1), "the third call found it open"
     assert await types_in(log, "breaker/openai") == ["BreakerConfigured", "FailureCounted", "CircuitOpened"]
-    with pytest.raises(ConfigError, match=r"the stream breaker/openai; give each .* or breakers of one name the same"):
+    with pytest.raises(
+        refold.ConfigError, match=r"the stream breaker/openai; give each .* or breakers of one name the same"
+    ):
         agent_of("other", down, objects=[CircuitBreaker("openai", threshold=7)])
 
 
 async def test_a_tool_that_is_registered_later_shares_the_circuit_of_its_name(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    script = [use("weather", {}), use("another", {}), use("another", {}), say("No idea.")]
+    script = [refold.use("weather", {}), refold.use("another", {}), refold.use("another", {}), refold.say("No idea.")]
     runtime = runtime_of(tmp_path / "events.db", clock, script=script)
     runtime.tools.register(weather_of(breaker_of(), OSError("1")))
     async with runtime:
         runtime.tools.register(weather_of(breaker_of(), OSError("2"), name="another"))
-        with pytest.raises(ConfigError, match="the stream breaker/weather"):
+        with pytest.raises(refold.ConfigError, match="the stream breaker/weather"):
             runtime.tools.register(weather_of(breaker_of(threshold=3), name="third"))
         assert runtime.tools.names() == ("another", "weather")
         session = await runtime.session("alice")
@@ -506,7 +501,7 @@ async def test_after_its_runtime_it_goes_on_in_memory(clock: ManualClock) -> Non
         await breaker.attach(system.host)
         await asyncio.to_thread(fail, breaker, 1)
     fail(breaker, 1)
-    with pytest.raises(CircuitOpen) as raised:
+    with pytest.raises(refold.CircuitOpen) as raised:
         await breaker.call(lambda: 1)
     assert raised.value.opened is None
 
@@ -518,13 +513,13 @@ async def test_a_log_that_fails_stops_no_call_and_gets_what_it_missed(clock: Man
     log = FailingStore(InMemoryStore())
     breaker = breaker_of()
     async with runtime_of(log, clock, breaker):
-        log.fail_appends(lambda: PersistenceError("no space left"))
+        log.fail_appends(lambda: refold.PersistenceError("no space left"))
         await fail_on_the_loop(breaker, 2)
-        with pytest.raises(CircuitOpen):
+        with pytest.raises(refold.CircuitOpen):
             await breaker.call(lambda: 1)
         await clock.advance(10)
         assert await breaker.call(lambda: 1) == 1
-        with pytest.raises(PersistenceError):
+        with pytest.raises(refold.PersistenceError):
             await breaker.read(lambda state: state)
         log.mend()
         await clock.advance(100)
@@ -545,7 +540,7 @@ async def test_whatever_fails_of_the_log_each_call_counts_once(clock: ManualCloc
             for _ in range(30):
                 match random.choice(["begin", "begin", "end", "end", "wait", "fail", "mend", "turn"]):
                     case "begin":
-                        with suppress(CircuitOpen):
+                        with suppress(refold.CircuitOpen):
                             expected = core.begin("weather", breaker.settings, clock.now_us())
                             permit = breaker.begin().get()
                             assert permit == expected
@@ -559,7 +554,9 @@ async def test_whatever_fails_of_the_log_each_call_counts_once(clock: ManualCloc
                         await clock.advance(random.choice([1, 4, 10]))
                     case "fail":
                         when: When = random.choice(["before", "after"])
-                        log.fail_appends(lambda: PersistenceError("it failed"), when=when, times=random.randint(1, 3))
+                        log.fail_appends(
+                            lambda: refold.PersistenceError("it failed"), when=when, times=random.randint(1, 3)
+                        )
                     case "mend":
                         log.mend()
                     case _:
@@ -575,16 +572,16 @@ async def test_whichever_append_fails_once_a_run_counts_its_failures_once(when: 
     for number in range(3, 14):
         log, clock = FailingStore(InMemoryStore()), ManualClock()
         breaker = breaker_of(threshold=9)
-        script = [use("weather", {}), use("weather", {}), say("done")]
+        script = [refold.use("weather", {}), refold.use("weather", {}), refold.say("done")]
         tools = [weather_of(breaker, OSError("one"), OSError("two"))]
         async with session_runtime_of(log, *script, tools=tools, clock=clock) as runtime:
             session = await runtime.session("s")
-            log.fail_append(number, lambda: PersistenceError("it failed"), when=when)
+            log.fail_append(number, lambda: refold.PersistenceError("it failed"), when=when)
             sending = asyncio.create_task(session.send("go"))
             for _ in range(20):
                 await clock.advance(5)
             if sending.done() and sending.exception() is not None:  # The input itself was refused.
                 await session.send("go")
-            assert (await sending).outcome == Completed() if sending.exception() is None else True
+            assert (await sending).outcome == refold.Completed() if sending.exception() is None else True
         failed = [event for event in await _session_events(log) if isinstance(event, ToolCallFailed)]
         assert (await folded(log)).failures == len(failed) == 2, number

@@ -19,15 +19,7 @@ from refold.events.model.configuration import (
 )
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.model.payloads import spill
-from refold.events.session.commands import (
-    CancelRun,
-    Configure,
-    OpenSession,
-    RecordModelResponse,
-    RecordToolResult,
-    SendInput,
-    SessionCommand,
-)
+from refold.events.session import commands
 from refold.events.session.events import Verdict
 from refold.stores import EventStore, SQLiteStore
 
@@ -63,7 +55,7 @@ class LogBuilder:
         await self.store.append([batch])
 
     async def tell(
-        self, session: str, command: SessionCommand, payloads: Mapping[PayloadHash, bytes] | None = None
+        self, session: str, command: commands.SessionCommand, payloads: Mapping[PayloadHash, bytes] | None = None
     ) -> None:
         """Append the batch that a command becomes."""
         stream = stream_name("session", session)
@@ -84,12 +76,12 @@ class LogBuilder:
     async def open(self, session: str, *, core: int = CORE_VERSION, **settings: object) -> None:
         """Open and configure a session."""
         configuration, payloads = configured(core=core, **settings)
-        await self.tell(session, OpenSession(session=SessionId(session), agent=AgentId("agent")))
-        await self.tell(session, Configure(configuration=configuration), payloads)
+        await self.tell(session, commands.OpenSession(session=SessionId(session), agent=AgentId("agent")))
+        await self.tell(session, commands.Configure(configuration=configuration), payloads)
 
     async def send(self, session: str, text: str) -> None:
         """Queue an input."""
-        await self.tell(session, SendInput(content=(TextBlock(text=text),)))
+        await self.tell(session, commands.SendInput(content=(TextBlock(text=text),)))
 
     async def answer(self, session: str, *content: AnswerContent, turn: int = 1, run: str | None = None) -> None:
         """Record a model's answer to the run under way; its calls are allowed."""
@@ -98,7 +90,7 @@ class LogBuilder:
         calls = [block for block in content if isinstance(block, ToolUseBlock)]
         await self.tell(
             session,
-            RecordModelResponse(
+            commands.RecordModelResponse(
                 run=RunId(run) if run else state.run.id,
                 turn=state.run.turns,
                 content=content,
@@ -112,7 +104,7 @@ class LogBuilder:
     async def result(self, session: str, call: str, text: str, kind: ErrorKind | None = None) -> None:
         """Record a tool's result; a large one becomes a payload."""
         content, payloads = spill((TextBlock(text=text),))
-        await self.tell(session, RecordToolResult(call=ToolCallId(call), content=content, kind=kind), payloads)
+        await self.tell(session, commands.RecordToolResult(call=ToolCallId(call), content=content, kind=kind), payloads)
 
     async def weather_session(self, session: str, *, result: str = "Lisbon: sunny") -> None:
         """A whole session: an input, a tool call, its result, a final answer. Twelve events, six batches."""
@@ -127,7 +119,7 @@ class LogBuilder:
         await self.open(session)
         await self.send(session, "Weather in Porto?")
         await self.answer(session, use("weather", city="Porto"))
-        await self.tell(session, CancelRun())
+        await self.tell(session, commands.CancelRun())
 
     async def open_session(self, session: str) -> None:
         """A session whose tool call is in flight."""

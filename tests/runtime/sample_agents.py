@@ -5,23 +5,9 @@ import os
 import sys
 from typing import Any
 
-from refold import (
-    Agent,
-    AgentConfig,
-    Allow,
-    ModelRequest,
-    ProviderError,
-    RetryPolicy,
-    ScriptedProvider,
-    TextBlock,
-    ToolError,
-    cut,
-    say,
-    tool,
-    use,
-)
+import refold
 
-config = AgentConfig(model="m")
+config = refold.AgentConfig(model="m")
 
 
 def tell(*words: str) -> None:
@@ -29,24 +15,24 @@ def tell(*words: str) -> None:
     sys.stderr.flush()
 
 
-@tool(tier="confirm", action=lambda amount: f"pay up to {amount}")
+@refold.tool(tier="confirm", action=lambda amount: f"pay up to {amount}")
 def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-@tool(tier="observe", effect="pure")
+@refold.tool(tier="observe", effect="pure")
 def look(name: str) -> str:
     return "seen"
 
 
-@tool(tier="observe", effect="pure")
+@refold.tool(tier="observe", effect="pure")
 async def wait(word: str) -> str:
     tell("working", word)
     await asyncio.Event().wait()
     return word
 
 
-@tool(tier="observe", effect="once")
+@refold.tool(tier="observe", effect="once")
 async def stay(word: str) -> str:
     """Go on for ever, even when it is cancelled."""
     tell("working", word)
@@ -57,7 +43,7 @@ async def stay(word: str) -> str:
             tell("staying")
 
 
-@tool(tier="observe", effect="once")
+@refold.tool(tier="observe", effect="once")
 async def die(word: str) -> str:
     os._exit(9)
 
@@ -65,56 +51,62 @@ async def die(word: str) -> str:
 rung: list[str] = []
 
 
-@tool(effect="pure", retries=RetryPolicy(base_s=0.001, jitter=0))
+@refold.tool(effect="pure", retries=refold.RetryPolicy(base_s=0.001, jitter=0))
 async def ring(name: str) -> str:
     """Be heard the second time."""
     rung.append(name)
     if rung.count(name) < 2:
-        raise ToolError("nobody answers", kind="transient")
+        raise refold.ToolError("nobody answers", kind="transient")
     return f"{name} answers"
 
 
-def answer(request: ModelRequest) -> Any:
+def answer(request: refold.ModelRequest) -> Any:
     """Do what the first word of the input says, and count the messages."""
     last = request.messages[-1].content[-1]
-    if not isinstance(last, TextBlock):
-        return say("Done.")
+    if not isinstance(last, refold.TextBlock):
+        return refold.say("Done.")
     match last.text.split()[0]:
         case "pay":
-            return [use("pay", {"amount": 3})] * last.text.count("pay")
+            return [refold.use("pay", {"amount": 3})] * last.text.count("pay")
         case "wait" | "stay" | "die" as name:
-            return use(name, {"word": "a"})
+            return refold.use(name, {"word": "a"})
         case "both":
-            return [use("wait", {"word": "a"}), use("wait", {"word": "b"})]
+            return [refold.use("wait", {"word": "a"}), refold.use("wait", {"word": "b"})]
         case "fail":
-            raise ProviderError("no such model", kind="invalid_request")
+            raise refold.ProviderError("no such model", kind="invalid_request")
         case "lines":
-            return say("Several lines\nof an answer.")
+            return refold.say("Several lines\nof an answer.")
         case "look":
-            return [TextBlock(text="I look."), use("look", {"name": "it"})]
+            return [refold.TextBlock(text="I look."), refold.use("look", {"name": "it"})]
         case "model":
-            return say(request.model)
+            return refold.say(request.model)
         case "hostile":
-            return say("a\x1b]0;title\x07b \x1b[2Jc")
+            return refold.say("a\x1b]0;title\x07b \x1b[2Jc")
         case _:
-            return say(f"{len(request.messages)} {last.text}")
+            return refold.say(f"{len(request.messages)} {last.text}")
 
 
-async def allow(session: object, request: object) -> Allow:
-    return Allow()
+async def allow(session: object, request: object) -> refold.Allow:
+    return refold.Allow()
 
 
-def agent_of(*script: Any, settings: AgentConfig = config, **more: Any) -> Agent:
-    return Agent(config=settings, provider=ScriptedProvider(script), tools=[pay, look, wait, stay, die], **more)
+def agent_of(*script: Any, settings: refold.AgentConfig = config, **more: Any) -> refold.Agent:
+    return refold.Agent(
+        config=settings, provider=refold.ScriptedProvider(script), tools=[pay, look, wait, stay, die], **more
+    )
 
 
-ringing = Agent(config=config, provider=ScriptedProvider([use("ring", {"name": "Ann"}), say("Done.")]), tools=[ring])
+ringing = refold.Agent(
+    config=config,
+    provider=refold.ScriptedProvider([refold.use("ring", {"name": "Ann"}), refold.say("Done.")]),
+    tools=[ring],
+)
 plain = agent_of(*[answer] * 99)
-streams = AgentConfig(model="m", streaming=True)
+streams = refold.AgentConfig(model="m", streaming=True)
 streaming = agent_of(*[answer] * 99, settings=streams)
-breaking = agent_of(cut(say("a long answer"), after=1), settings=streams)
+breaking = agent_of(refold.cut(refold.say("a long answer"), after=1), settings=streams)
 decided = agent_of(*[answer] * 99, approval=allow)
-counting = agent_of(*[lambda request: say(f"{len(request.messages)} messages")] * 9)
-paying_again = agent_of(*[use("pay", {"amount": 4}), say("All paid.")] * 2)
-failing = agent_of(*[ProviderError("no such model", kind="invalid_request")] * 9)
+counting = agent_of(*[lambda request: refold.say(f"{len(request.messages)} messages")] * 9)
+paying_again = agent_of(*[refold.use("pay", {"amount": 4}), refold.say("All paid.")] * 2)
+failing = agent_of(*[refold.ProviderError("no such model", kind="invalid_request")] * 9)
 holder = [plain]

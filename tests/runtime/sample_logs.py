@@ -6,14 +6,7 @@ from pathlib import Path
 from refold.actors import EventSourcedSystem, ManualClock
 from refold.events.core.content import Message, TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.core.ids import RunId, StreamName, ToolCallId
-from refold.events.session.commands import (
-    CancelRun,
-    Configure,
-    DecideApproval,
-    ImportHistory,
-    RecordModelFailure,
-    ResumeRun,
-)
+from refold.events.session import commands
 from refold.stores import SQLiteStore
 from tests.runtime.log_builder import LogBuilder, configured, use
 from tests.runtime.sample_tills import Pay, TillCore
@@ -69,7 +62,7 @@ async def states(builder: LogBuilder) -> None:
     await builder.append(StreamName("session/damaged"), [b"{}"])
     await builder.open("parked", resumes_max=0)
     await builder.send("parked", "go")
-    await builder.tell("parked", ResumeRun())
+    await builder.tell("parked", commands.ResumeRun())
 
 
 async def odd_ends(builder: LogBuilder) -> None:
@@ -77,25 +70,25 @@ async def odd_ends(builder: LogBuilder) -> None:
     await builder.open("denied")
     await builder.send("denied", "pay")
     await builder.answer("denied", use("pay", amount=64))
-    await builder.tell("denied", DecideApproval(call=ToolCallId("call_6_0"), allowed=False, reason="too much"))
-    await builder.tell("denied", CancelRun(reason="enough"))
+    await builder.tell("denied", commands.DecideApproval(call=ToolCallId("call_6_0"), allowed=False, reason="too much"))
+    await builder.tell("denied", commands.CancelRun(reason="enough"))
     await builder.open("failed")
     await builder.send("failed", "hi")
     await builder.tell(
-        "failed", RecordModelFailure(run=RunId("run_3"), turn=1, kind="auth", message="bad key", status=401)
+        "failed", commands.RecordModelFailure(run=RunId("run_3"), turn=1, kind="auth", message="bad key", status=401)
     )
     await builder.weather_session("reconfigured")
     configuration, payloads = configured(max_turns=3)
-    await builder.tell("reconfigured", Configure(configuration=configuration), payloads)
+    await builder.tell("reconfigured", commands.Configure(configuration=configuration), payloads)
     await builder.open("imported")
     asked = ToolUseBlock(id=ToolCallId("toolu_1"), name="weather", input={"city": "Rome"})
     imported = (
         Message("user", (TextBlock(text="hi"),)),
         Message("assistant", (ThinkingBlock(thinking="hm"), asked)),
     )
-    await builder.tell("imported", ImportHistory(messages=imported))
+    await builder.tell("imported", commands.ImportHistory(messages=imported))
     await builder.weather_session("imported later")
-    await builder.tell("imported later", ImportHistory(messages=imported[:1]))
+    await builder.tell("imported later", commands.ImportHistory(messages=imported[:1]))
 
 
 async def tills(builder: LogBuilder) -> None:

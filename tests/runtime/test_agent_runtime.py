@@ -8,29 +8,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    ActorStopped,
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    CancellationToken,
-    Cancelled,
-    CommandRejected,
-    Completed,
-    ConfigError,
-    Failed,
-    ModelRequest,
-    ModelResponse,
-    PersistenceError,
-    ProviderError,
-    ScriptedProvider,
-    ToolContext,
-    ToolResultBlock,
-    ToolUseBlock,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.model import payloads
 from refold.stores import InMemoryStore
@@ -38,27 +16,27 @@ from tests.conformance.sessions import HeldAnswer, requests_of, results_of
 from tests.runtime.talking import CONFIG, scripted, talking
 
 
-@tool(tier="observe", effect="pure")
+@refold.tool(tier="observe", effect="pure")
 async def weather(city: str, days: int = 1) -> str:
     return f"{city}: sunny for {days} days"
 
 
-@tool(tier="act")
+@refold.tool(tier="act")
 def note(text: str) -> str:
     return f"noted {text}"
 
 
 async def test_a_run_with_one_tool_call_completes_with_the_final_text() -> None:
-    script = [use("weather", {"city": "Lisbon"}, id="toolu_a"), say("Sunny.")]
+    script = [refold.use("weather", {"city": "Lisbon"}, id="toolu_a"), refold.say("Sunny.")]
     async with talking(*script, tools=[weather, note]) as (session, runtime):
         result = await session.send("Weather in Lisbon?")
         history = await session.history()
         first, second = requests_of(runtime)
-    assert (result.outcome, result.text, result.turns) == (Completed(), "Sunny.", 2)
+    assert (result.outcome, result.text, result.turns) == (refold.Completed(), "Sunny.", 2)
     assert [message.role for message in history] == ["user", "assistant", "user", "assistant"]
     call, answer = history[1].content[0], history[2].content[0]
-    assert isinstance(call, ToolUseBlock)
-    assert isinstance(answer, ToolResultBlock)
+    assert isinstance(call, refold.ToolUseBlock)
+    assert isinstance(answer, refold.ToolResultBlock)
     assert (call.name, call.input, call.provider_id) == ("weather", {"city": "Lisbon"}, "toolu_a")
     assert (answer.tool_use_id, answer.text, answer.is_error) == (call.id, "Lisbon: sunny for 1 days", False)
     assert list(second.messages) == history[:3]
@@ -68,28 +46,30 @@ async def test_a_run_with_one_tool_call_completes_with_the_final_text() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"provider": ScriptedProvider([])}, "AgentConfig"),
+        ({"provider": refold.ScriptedProvider([])}, "AgentConfig"),
         ({"config": CONFIG}, "provider"),
-        ({"config": CONFIG, "provider": ScriptedProvider([]), "durable": True}, "no option 'durable'"),
+        ({"config": CONFIG, "provider": refold.ScriptedProvider([]), "durable": True}, "no option 'durable'"),
     ],
 )
 def test_an_agent_without_configuration_is_refused_at_construction(options: dict[str, Any], said: str) -> None:
     config = [options.pop("config")] if "config" in options else []
-    with pytest.raises(ConfigError, match=said):
-        AgentRuntime(*config, **options)
+    with pytest.raises(refold.ConfigError, match=said):
+        refold.AgentRuntime(*config, **options)
 
 
 async def test_an_agent_description_can_be_run_and_names_its_sessions_agent() -> None:
-    agent = Agent(name="forecaster", config=CONFIG, provider=ScriptedProvider([say("hi")]), tools=[weather])
-    async with AgentRuntime(agent) as runtime:
+    agent = refold.Agent(
+        name="forecaster", config=CONFIG, provider=refold.ScriptedProvider([refold.say("hi")]), tools=[weather]
+    )
+    async with refold.AgentRuntime(agent) as runtime:
         session = await runtime.session("s")
         assert (await session.send("hello")).text == "hi"
         assert (await session.state_at()).agent == "forecaster"
 
 
 async def test_an_unknown_id_with_restore_is_an_error_that_names_it() -> None:
-    async with talking(say("hi")) as (session, runtime):
-        with pytest.raises(ConfigError, match="'nobody'"):
+    async with talking(refold.say("hi")) as (session, runtime):
+        with pytest.raises(refold.ConfigError, match="'nobody'"):
             await runtime.session("nobody", restore=True)
         await session.send("hello")
         assert len(await (await runtime.session("s", restore=True)).history()) == 2
@@ -102,14 +82,17 @@ async def test_a_session_without_an_id_gets_one_from_the_injected_source() -> No
 
 
 async def test_a_tool_context_names_the_call_and_carries_the_applications_own_object() -> None:
-    seen: list[ToolContext[Any]] = []
+    seen: list[refold.ToolContext[Any]] = []
 
-    @tool
-    async def look(context: ToolContext[dict[str, int]], thing: str) -> str:
+    @refold.tool
+    async def look(context: refold.ToolContext[dict[str, int]], thing: str) -> str:
         seen.append(context)
         return str(context.deps["n"])
 
-    async with talking(use("look", {"thing": "x"}), say("ok"), tools=[look], deps={"n": 7}) as (session, runtime):
+    async with talking(refold.use("look", {"thing": "x"}), refold.say("ok"), tools=[look], deps={"n": 7}) as (
+        session,
+        runtime,
+    ):
         await session.send("go")
         (result,) = await results_of(session)
         assert "context" not in str(requests_of(runtime)[0].tools[0].input_schema)
@@ -120,23 +103,23 @@ async def test_a_tool_context_names_the_call_and_carries_the_applications_own_ob
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (ProviderError("overloaded", kind="overloaded", status=529, retryable=True), "provider"),
+        (refold.ProviderError("overloaded", kind="overloaded", status=529, retryable=True), "provider"),
         (RuntimeError("overloaded, and no provider error"), "agent_loop"),
     ],
 )
 async def test_a_provider_that_fails_ends_the_run_as_failed_and_the_next_input_runs(
     error: Exception, kind: str
 ) -> None:
-    async with talking(error, say("back")) as (session, _):
+    async with talking(error, refold.say("back")) as (session, _):
         failed, completed = await session.send("one"), await session.send("two")
-    assert isinstance(failed.outcome, Failed)
+    assert isinstance(failed.outcome, refold.Failed)
     assert failed.outcome.error.kind == kind
     assert "overloaded" in failed.outcome.error.message
     assert (failed.stop_reason, completed.stop_reason, completed.text) == (None, "end_turn", "back")
 
 
 async def test_events_carry_causes_that_lead_back_to_the_input() -> None:
-    async with talking(use("weather", {"city": "x"}), say("ok"), tools=[weather]) as (session, _):
+    async with talking(refold.use("weather", {"city": "x"}), refold.say("ok"), tools=[weather]) as (session, _):
         await session.send("go")
         events = {f"session/s@{item.version}": item async for item in session.events()}
     chain = [events[f"session/s@{len(events)}"]]
@@ -151,11 +134,11 @@ async def test_events_carry_causes_that_lead_back_to_the_input() -> None:
 
 
 async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_for_itself() -> None:
-    @tool
+    @refold.tool
     async def ask_myself() -> str:
         return (await session.send("and?")).text
 
-    async with talking(use("ask_myself"), say("I see."), tools=[ask_myself]) as (session, _):
+    async with talking(refold.use("ask_myself"), refold.say("I see."), tools=[ask_myself]) as (session, _):
         assert (await session.send("go")).text == "I see."
         (result,) = await results_of(session)
     assert "AskCycle" in result.text
@@ -164,10 +147,10 @@ async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_f
 
 async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> None:
     class Whole:
-        async def complete(self, request: ModelRequest) -> ModelResponse:
-            return say("all at once")
+        async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
+            return refold.say("all at once")
 
-    async with AgentRuntime(AgentConfig(model="m", streaming=True), provider=Whole()) as runtime:
+    async with refold.AgentRuntime(refold.AgentConfig(model="m", streaming=True), provider=Whole()) as runtime:
         assert (await (await runtime.session("s")).send("go")).text == "all at once"
 
 
@@ -181,12 +164,12 @@ class RefusesCancels(InMemoryStore):
     async def append(self, batches: Any, payloads: Any = None) -> Any:
         if self.times and any(b"session.cancel_requested" in batch.events[0] for batch in batches):
             self.times -= 1
-            raise PersistenceError("the disk is full")
+            raise refold.PersistenceError("the disk is full")
         return await super().append(batches, payloads)
 
 
 async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> None:
-    model, clock, token, store = HeldAnswer("never"), ManualClock(), CancellationToken(), RefusesCancels(1)
+    model, clock, token, store = HeldAnswer("never"), ManualClock(), refold.CancellationToken(), RefusesCancels(1)
     async with talking(model, log=store, clock=clock) as (session, _):
         sending = asyncio.create_task(session.send("go", cancel=token))
         await model.asked.wait()
@@ -195,7 +178,7 @@ async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> Non
         assert not sending.done()
         await clock.advance(1)
         model.gate.set()  # A run whose cancellation was lost would complete.
-        assert (await sending).outcome == Cancelled()
+        assert (await sending).outcome == refold.Cancelled()
     assert store.times == 0
 
 
@@ -219,7 +202,7 @@ async def test_a_log_that_refuses_for_ever_does_not_hold_a_caller_who_is_cancell
 async def test_a_caller_is_told_when_its_session_has_failed_for_good_and_others_go_on() -> None:
     model, failed = HeldAnswer("never"), asyncio.Event()
     options: dict[str, Any] = {"restarts_max": 0, "close_grace_s": 0, "on_failure": lambda _: failed.set()}
-    async with talking(model, say("fine"), **options) as (session, runtime):
+    async with talking(model, refold.say("fine"), **options) as (session, runtime):
         other = await runtime.session("other")
         sending = asyncio.create_task(session.send("go"))
         await model.asked.wait()
@@ -227,9 +210,9 @@ async def test_a_caller_is_told_when_its_session_has_failed_for_good_and_others_
         await failed.wait()
         await ManualClock().settle()
         assert sending.done()
-        with pytest.raises(ActorStopped, match="it was stopped"):
+        with pytest.raises(refold.ActorStopped, match="it was stopped"):
             await sending
-        with pytest.raises(ActorStopped, match="failed too often"):
+        with pytest.raises(refold.ActorStopped, match="failed too often"):
             await session.send("again")
         assert (await other.send("go")).text == "fine"
 
@@ -239,12 +222,12 @@ async def test_content_beyond_the_largest_payload_is_refused_or_answered_with_an
 ) -> None:
     monkeypatch.setattr(payloads, "PAYLOAD_BYTES_MAX", 100_000)
 
-    @tool
+    @refold.tool
     async def huge() -> str:
         return "x" * 200_000
 
-    async with talking(use("huge"), say("Too much."), tools=[huge]) as (session, _):
-        with pytest.raises(CommandRejected, match="100,000 are accepted"):
+    async with talking(refold.use("huge"), refold.say("Too much."), tools=[huge]) as (session, _):
+        with pytest.raises(refold.CommandRejected, match="100,000 are accepted"):
             await session.send("y" * 200_000)
         assert (await session.send("go")).text == "Too much."
         (result,) = await results_of(session)

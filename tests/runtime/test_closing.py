@@ -10,18 +10,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    ActorStopped,
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    ConfigError,
-    LogFormatError,
-    ScriptedProvider,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import Actor, ActorSystem, ManualClock, SystemClock
 from refold.events import SESSION_CODEC, fold
 from refold.events.session.events import RunCompleted, RunResumed
@@ -30,8 +19,10 @@ from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, Parked, events_of, results_of, types_of
 
 
-def runtime_of(log: Any, *script: Any, **options: Any) -> AgentRuntime:
-    return AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider(script), log=log, **options)
+def runtime_of(log: Any, *script: Any, **options: Any) -> refold.AgentRuntime:
+    return refold.AgentRuntime(
+        refold.AgentConfig(model="m"), provider=refold.ScriptedProvider(script), log=log, **options
+    )
 
 
 async def test_a_close_that_is_cancelled_gives_up_the_grace_and_still_lets_go_of_everything(tmp_path: Path) -> None:
@@ -46,7 +37,7 @@ async def test_a_close_that_is_cancelled_gives_up_the_grace_and_still_lets_go_of
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    with pytest.raises(ActorStopped):
+    with pytest.raises(refold.ActorStopped):
         await sending
     async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
         assert (await store.head("session/s")) is not None
@@ -73,9 +64,9 @@ async def test_a_run_that_was_left_open_by_an_orderly_end_is_known_not_to_have_c
     async with runtime_of(store, held, close_grace_s=0) as runtime:
         sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
         await held.asked.wait()
-    with pytest.raises(ActorStopped):
+    with pytest.raises(refold.ActorStopped):
         await sending
-    async with runtime_of(store, say("done")) as runtime:
+    async with runtime_of(store, refold.say("done")) as runtime:
         session = await runtime.session("s")
         assert (await session.send("go", key="k")).text == "done"
         assert [event.in_order for event in await events_of(session, RunResumed)] == [True]
@@ -83,12 +74,12 @@ async def test_a_run_that_was_left_open_by_an_orderly_end_is_known_not_to_have_c
 
 async def test_a_damaged_runtime_stream_is_named_when_the_runtime_opens(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    async with runtime_of(log, say("hi")) as runtime:
+    async with runtime_of(log, refold.say("hi")) as runtime:
         await (await runtime.session("s")).send("hello")
     with sqlite3.connect(log) as connection:
         connection.execute("UPDATE events SET data = '{' WHERE version = 1 AND data LIKE '%runtime.started%'")
     connection.close()
-    with pytest.raises(LogFormatError, match="runtime/log@1"):
+    with pytest.raises(refold.LogFormatError, match="runtime/log@1"):
         await runtime_of(log).__aenter__()
 
 
@@ -98,8 +89,8 @@ async def test_a_session_whose_stream_cannot_be_read_does_not_keep_the_others_fr
         sending = [asyncio.create_task((await runtime.session(name)).send("go", key="k")) for name in "abc"]
         await asyncio.gather(*(answer.asked.wait() for answer in held))
     await asyncio.gather(*sending, return_exceptions=True)
-    store.fail_reads(lambda: LogFormatError("stream session/a is damaged"), of="session/a")
-    runtime = runtime_of(store, say("again"), say("again"))
+    store.fail_reads(lambda: refold.LogFormatError("stream session/a is damaged"), of="session/a")
+    runtime = runtime_of(store, refold.say("again"), refold.say("again"))
     completed, both = list[str](), asyncio.Event()
 
     def see(recorded: Any) -> None:
@@ -111,17 +102,17 @@ async def test_a_session_whose_stream_cannot_be_read_does_not_keep_the_others_fr
     runtime.subscribe(see)
     async with runtime:
         await both.wait()
-        with pytest.raises(LogFormatError, match="session/a is damaged"):
+        with pytest.raises(refold.LogFormatError, match="session/a is damaged"):
             await (await runtime.session("a")).send("go", key="k")
     assert sorted(completed) == ["session/b", "session/c"]
 
 
 async def test_a_runtime_is_refused_on_another_loop() -> None:
-    async with runtime_of(":memory:", say("hi")) as runtime:
+    async with runtime_of(":memory:", refold.say("hi")) as runtime:
         session = await runtime.session("s")
 
         def elsewhere() -> None:
-            with pytest.raises(ConfigError, match="another event loop"):
+            with pytest.raises(refold.ConfigError, match="another event loop"):
                 asyncio.run(session.send("go"))
 
         await asyncio.to_thread(elsewhere)
@@ -129,12 +120,12 @@ async def test_a_runtime_is_refused_on_another_loop() -> None:
 
 
 async def test_a_runtime_is_refused_in_a_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with runtime_of(":memory:", say("hi")) as runtime:
+    async with runtime_of(":memory:", refold.say("hi")) as runtime:
         session = await runtime.session("s")
         own = os.getpid()
         with monkeypatch.context() as child:
             child.setattr(os, "getpid", lambda: own + 1)
-            with pytest.raises(ConfigError, match="forked"):
+            with pytest.raises(refold.ConfigError, match="forked"):
                 await session.send("go")
         assert (await session.send("go")).text == "hi"
 
@@ -142,7 +133,7 @@ async def test_a_runtime_is_refused_in_a_forked_child(monkeypatch: pytest.Monkey
 async def test_a_session_actor_that_is_restarted_in_the_middle_of_a_tool_waits_for_it() -> None:
     parked, clock, failed = Parked(), ManualClock(), list[str]()
     options: dict[str, Any] = {"clock": clock, "on_failure": lambda failure: failed.append(failure.address)}
-    script = [use("act", {"name": "a"}), say("done")]
+    script = [refold.use("act", {"name": "a"}), refold.say("done")]
     async with runtime_of(InMemoryStore(), *script, tools=[parked.act], **options) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send("go"))
@@ -184,17 +175,17 @@ class Left:
 async def test_no_task_and_no_thread_is_left_after_a_runtime(tmp_path: Path, how: str) -> None:
     begun = asyncio.Event()
 
-    @tool
+    @refold.tool
     async def work() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    @tool(tier="observe")
+    @refold.tool(tier="observe")
     def quick() -> str:
         return "quick"
 
     async def use_it() -> None:
-        script, path = [[use("quick")] * 3, say("one"), use("work")], tmp_path / "events.db"
+        script, path = [[refold.use("quick")] * 3, refold.say("one"), refold.use("work")], tmp_path / "events.db"
         async with runtime_of(path, *script, tools=[work, quick], close_grace_s=0) as runtime:
             session = await runtime.session("s")
             await session.send("first")
@@ -202,12 +193,12 @@ async def test_no_task_and_no_thread_is_left_after_a_runtime(tmp_path: Path, how
             await begun.wait()
             if how == "with cancel":
                 await runtime.close(cancel=True)
-                assert (await sending).outcome == Cancelled()
+                assert (await sending).outcome == refold.Cancelled()
                 return
             if how == "by an error":
                 sending.cancel()
                 raise LookupError("mine")
-        with pytest.raises(ActorStopped):
+        with pytest.raises(refold.ActorStopped):
             await sending
 
     before = Left()
@@ -220,8 +211,8 @@ async def test_no_task_and_no_thread_is_left_after_a_runtime(tmp_path: Path, how
 
 
 async def test_a_closed_runtime_refuses_every_command_and_says_why() -> None:
-    runtime = runtime_of(InMemoryStore(), say("fine"))
-    with pytest.raises(ConfigError, match="not open"):
+    runtime = runtime_of(InMemoryStore(), refold.say("fine"))
+    with pytest.raises(refold.ConfigError, match="not open"):
         await runtime.session("s")
     async with runtime:
         session = await runtime.session("s")
@@ -234,10 +225,10 @@ async def test_a_closed_runtime_refuses_every_command_and_says_why() -> None:
         session.decide("call_1_0", allow=True),
         runtime.session("other"),
     ):
-        with pytest.raises(ActorStopped, match="closed"):
+        with pytest.raises(refold.ActorStopped, match="closed"):
             await command
     await runtime.close()
-    with pytest.raises(ConfigError, match="make another one"):
+    with pytest.raises(refold.ConfigError, match="make another one"):
         await runtime.__aenter__()
 
 
@@ -245,7 +236,7 @@ async def test_a_runtime_that_cannot_open_its_log_leaves_no_thread_and_no_lock(t
     path = tmp_path / "events.db"
     path.write_bytes(b"this is no log at all, but long enough to be looked at" * 10)
     before = Left()
-    with pytest.raises(LogFormatError):
+    with pytest.raises(refold.LogFormatError):
         await runtime_of(path).__aenter__()
     await before.assert_nothing_more()
     path.unlink()
@@ -283,7 +274,7 @@ async def in_a_model_call(clock: ManualClock) -> None:
 
 async def in_an_append(clock: ManualClock) -> None:
     store = FailingStore(InMemoryStore())
-    async with runtime_of(store, say("never"), clock=clock) as runtime:
+    async with runtime_of(store, refold.say("never"), clock=clock) as runtime:
         session, hold = await runtime.session("s"), store.hold_append(len(store.appends) + 1)
         await fail_beside(session.send("go"), hold.reached)
 

@@ -6,19 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    CancellationToken,
-    Completed,
-    Failed,
-    ScriptedProvider,
-    ToolContext,
-    ToolError,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.events.model.messages import ModelRequest
 from refold.providers import AnthropicProvider
 from refold.providers.scripted import ScriptedAnswer
@@ -29,15 +17,15 @@ ROOT = Path(__file__).resolve().parents[2]
 KEY = "sk-ant-api03-Zm9yIHRlc3RzIG9ubHk"
 
 
-@tool(tier="observe", effect="pure")
-async def look(ctx: ToolContext[None]) -> str:
+@refold.tool(tier="observe", effect="pure")
+async def look(ctx: refold.ToolContext[None]) -> str:
     ctx.progress("half way")
     return "nothing"
 
 
-@tool
+@refold.tool
 def pay() -> str:
-    raise ToolError("no money")
+    raise refold.ToolError("no money")
 
 
 async def test_a_key_is_in_no_record_of_any_logger_at_any_level(
@@ -57,10 +45,12 @@ async def test_a_key_is_in_no_record_of_any_logger_at_any_level(
     log = tmp_path / "events.db"
     async with Loopback(script) as server:
         provider = AnthropicProvider(api_key=KEY, base_url=server.url)
-        async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[look], log=log) as runtime:
+        async with refold.AgentRuntime(
+            refold.AgentConfig(model="m"), provider=provider, tools=[look], log=log
+        ) as runtime:
             session = await runtime.session("alice")
-            assert (await session.send("Go")).outcome == Completed()
-            assert isinstance((await session.send("Go")).outcome, Failed)
+            assert (await session.send("Go")).outcome == refold.Completed()
+            assert isinstance((await session.send("Go")).outcome, refold.Failed)
             await runtime.metrics.snapshot()
         await provider.aclose()
         assert len(server.requests) == 3
@@ -74,18 +64,20 @@ async def test_a_key_is_in_no_record_of_any_logger_at_any_level(
 
 def model(request: ModelRequest) -> ScriptedAnswer:
     """Call both tools after an input, and answer after their results."""
-    return [use("look", {}), use("pay", {})] if request.messages[-1].text == "Go" else say("Done.")
+    return [refold.use("look", {}), refold.use("pay", {})] if request.messages[-1].text == "Go" else refold.say("Done.")
 
 
 async def records_of(turns: int, log: Path, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """Return what is logged at INFO or above while a runtime opens, takes turns, cancels one, and closes."""
     caplog.clear()
-    provider = ScriptedProvider([model] * (2 * turns + 2))
-    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[look, pay], log=log) as runtime:
+    provider = refold.ScriptedProvider([model] * (2 * turns + 2))
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m"), provider=provider, tools=[look, pay], log=log
+    ) as runtime:
         session = await runtime.session("alice")
         for _ in range(turns):
-            assert (await session.send("Go")).outcome == Completed()
-        cancelled = CancellationToken()
+            assert (await session.send("Go")).outcome == refold.Completed()
+        cancelled = refold.CancellationToken()
         cancelled.cancel()
         await session.send("Go", cancel=cancelled)
         await runtime.metrics.snapshot()

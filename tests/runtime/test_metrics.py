@@ -7,23 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from refold import (
-    ActorStopped,
-    AgentConfig,
-    AgentRuntime,
-    CancellationToken,
-    Completed,
-    ConfigError,
-    ModelRequest,
-    PersistenceError,
-    ProviderError,
-    ScriptedProvider,
-    ToolError,
-    WouldDeadlock,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.events.core.errors import BackpressureShed
 from refold.events.core.ids import StreamName
 from refold.events.core.records import EncodedBatch, StoredEvent
@@ -36,43 +20,43 @@ from tests.conformance.sessions import HeldAnswer
 from tests.runtime.sample_tills import Pay, TillCore
 from tests.runtime.talking import talking
 
-CONFIG = AgentConfig(model="m")
+CONFIG = refold.AgentConfig(model="m")
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "format-1-core-3.db"
 
 
-@tool(tier="observe", effect="pure")
+@refold.tool(tier="observe", effect="pure")
 async def look(where: str) -> str:
     return f"{where}: nothing"
 
 
-@tool(tier="act")
+@refold.tool(tier="act")
 async def fail(kind: str) -> str:
-    raise ToolError("no", kind="transient")
+    raise refold.ToolError("no", kind="transient")
 
 
-def model(request: ModelRequest) -> ScriptedAnswer:
+def model(request: refold.ModelRequest) -> ScriptedAnswer:
     """Do what the input says, and answer after the results."""
     asked = request.messages[-1].text
     match asked:
         case "look":
-            return [use("look", {"where": "here"}), use("look", {"where": "there"})]
+            return [refold.use("look", {"where": "here"}), refold.use("look", {"where": "there"})]
         case "fail":
-            return use("fail", {"kind": "x"})
+            return refold.use("fail", {"kind": "x"})
         case "unknown":
-            return use("made_up", {})
+            return refold.use("made_up", {})
         case "break":
-            raise ProviderError("down", kind="invalid_request")
+            raise refold.ProviderError("down", kind="invalid_request")
         case _:
-            return say("Done.")
+            return refold.say("Done.")
 
 
-def runtime_on(log: EventStore | Path | str = ":memory:", name: str = "agent") -> AgentRuntime:
-    provider = ScriptedProvider([model] * 500)
-    return AgentRuntime(CONFIG, provider=provider, tools=[look, fail], log=log, name=name, inbox_poll_s=0)
+def runtime_on(log: EventStore | Path | str = ":memory:", name: str = "agent") -> refold.AgentRuntime:
+    provider = refold.ScriptedProvider([model] * 500)
+    return refold.AgentRuntime(CONFIG, provider=provider, tools=[look, fail], log=log, name=name, inbox_poll_s=0)
 
 
-async def same_as_log(runtime: AgentRuntime) -> MetricsSnapshot:
+async def same_as_log(runtime: refold.AgentRuntime) -> MetricsSnapshot:
     """Return the figures of this moment, which are those of the log."""
     now = await runtime.metrics.snapshot()
     assert now.recorded() == await read_metrics(runtime.store, at=now.position)
@@ -89,7 +73,7 @@ async def test_the_figures_at_every_moment_are_those_of_the_log_up_to_that_posit
             name, word = words.split()
             await (await runtime.session(name)).send(word)
             positions.append((await same_as_log(runtime)).position)
-        cancelled = CancellationToken()
+        cancelled = refold.CancellationToken()
         cancelled.cancel()
         await (await runtime.session("a")).send("hello", cancel=cancelled)
         found = await same_as_log(runtime)
@@ -200,11 +184,11 @@ async def test_an_append_of_unknown_outcome_is_counted_by_what_became_of_it() ->
         session = await runtime.session("a")
         await session.send("hello")
         await runtime.metrics.snapshot()
-        store.fail_appends(lambda: PersistenceError("disk", outcome_unknown=True), when="after", times=1)
-        with pytest.raises(PersistenceError):
+        store.fail_appends(lambda: refold.PersistenceError("disk", outcome_unknown=True), when="after", times=1)
+        with pytest.raises(refold.PersistenceError):
             await session.send("look")
-        store.fail_appends(lambda: PersistenceError("disk"), of="session/b")
-        with pytest.raises(PersistenceError):
+        store.fail_appends(lambda: refold.PersistenceError("disk"), of="session/b")
+        with pytest.raises(refold.PersistenceError):
             await (await runtime.session("b")).send("look")
         await session.send("hello")
         found = await same_as_log(runtime)
@@ -219,8 +203,8 @@ async def test_an_event_of_unknown_outcome_is_counted_also_where_nothing_follows
     async with runtime_on(store) as runtime:
         tills = await runtime.host("till", TillCore)
         await runtime.metrics.snapshot()
-        store.fail_appends(lambda: PersistenceError("disk", outcome_unknown=True), when="after", of="till")
-        with pytest.raises(PersistenceError):
+        store.fail_appends(lambda: refold.PersistenceError("disk", outcome_unknown=True), when="after", of="till")
+        with pytest.raises(refold.PersistenceError):
             await tills.ask("ACME", Pay(amount=3))
         assert (await same_as_log(runtime)).events["till.paid.v1"] == 1
 
@@ -276,10 +260,10 @@ async def test_a_log_that_cannot_be_read_is_told_and_counted_later() -> None:
     store = FailingStore(InMemoryStore())
     async with runtime_on(store) as runtime:
         store.fail_reads(lambda: OSError("disk"), of="all")
-        with pytest.raises(PersistenceError, match="disk"):
+        with pytest.raises(refold.PersistenceError, match="disk"):
             await runtime.metrics.snapshot()
         result = await (await runtime.session("a")).send("look")
-        assert result.outcome == Completed()
+        assert result.outcome == refold.Completed()
         store.mend()
         assert (await same_as_log(runtime)).runs_completed == 1
 
@@ -319,7 +303,7 @@ async def test_other_threads_ask_too_and_the_loops_own_must_not_block() -> None:
         assert there == await runtime.metrics.snapshot()
         assert runtime.metrics.snapshot().ready()
     async with runtime_on() as runtime:
-        with pytest.raises(WouldDeadlock):
+        with pytest.raises(refold.WouldDeadlock):
             runtime.metrics.snapshot().get()
 
 
@@ -336,11 +320,11 @@ def test_the_blocking_face_gives_the_figures_themselves(tmp_path: Path) -> None:
 
 async def test_before_the_beginning_there_are_none_and_after_the_end_those_of_the_end() -> None:
     runtime = runtime_on()
-    with pytest.raises(ConfigError, match="not open"):
+    with pytest.raises(refold.ConfigError, match="not open"):
         runtime.metrics.snapshot()
     async with runtime:
         await (await runtime.session("a")).send("look")
-    with pytest.raises(ActorStopped, match="refold metrics"):
+    with pytest.raises(refold.ActorStopped, match="refold metrics"):
         await runtime.metrics.snapshot()
 
 
@@ -350,16 +334,16 @@ async def test_who_waits_for_the_figures_when_the_runtime_closes_is_told() -> No
         store.fail_reads(store.hold_append(10**6), of="all")
         asked = runtime.metrics.snapshot()
         await asyncio.sleep(0)
-    with pytest.raises(ActorStopped):
+    with pytest.raises(refold.ActorStopped):
         await asked
 
 
 def test_after_the_end_of_the_loop_nobody_waits_for_figures() -> None:
-    async def left_open() -> AgentRuntime:
+    async def left_open() -> refold.AgentRuntime:
         return await runtime_on().open()
 
     runtime = asyncio.run(left_open())
-    with pytest.raises(ActorStopped):
+    with pytest.raises(refold.ActorStopped):
         runtime.metrics.snapshot().get(timeout=10)
 
 
@@ -375,5 +359,5 @@ async def test_a_log_is_read_as_of_any_position_of_its_own(tmp_path: Path) -> No
         assert await read_metrics(store, at=0) == MetricsSnapshot()
         assert [(await read_metrics(store, at=at)).position for at in (1, last)] == [1, last]
         for at in (-1, last + 1):
-            with pytest.raises(ConfigError, match=f"no position {at}; its positions are 0 to {last}"):
+            with pytest.raises(refold.ConfigError, match=f"no position {at}; its positions are 0 to {last}"):
                 await read_metrics(store, at=at)

@@ -12,18 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from refold import (
-    AgentConfig,
-    Failed,
-    ModelResponse,
-    ProviderError,
-    RetryPolicy,
-    Summarising,
-    TextBlock,
-    Usage,
-    say,
-    stall,
-)
+import refold
 from refold.actors import ManualClock
 from refold.events.model.spending import Price, cost_of
 from refold.events.session.events import ModelInterrupted
@@ -37,23 +26,23 @@ from tests.runtime.talking import talking
 
 PRICES = {"big": Price(input=3, output=15, cache_read=0.3), "small": Price(input=0.1, output=0.7)}
 
-CONFIG = AgentConfig(model="big", prices=PRICES, retry=RetryPolicy(attempts_max=2, base_s=1, jitter=0))
+CONFIG = refold.AgentConfig(model="big", prices=PRICES, retry=refold.RetryPolicy(attempts_max=2, base_s=1, jitter=0))
 
 
-def answer(text: str, model: str | None, *tokens: int) -> ModelResponse:
+def answer(text: str, model: str | None, *tokens: int) -> refold.ModelResponse:
     given, made, read = (*tokens, 0, 0, 0)[:3]
-    usage = Usage(input_tokens=given, output_tokens=made, cache_read_tokens=read)
-    return ModelResponse(content=(TextBlock(text=text),), usage=usage, model=model)
+    usage = refold.Usage(input_tokens=given, output_tokens=made, cache_read_tokens=read)
+    return refold.ModelResponse(content=(refold.TextBlock(text=text),), usage=usage, model=model)
 
 
 async def spend(log: EventStore | Path, clock: ManualClock) -> MetricsSnapshot:
     """Have answers of several models, a retry, a failure and half an answer paid; return the live figures."""
     script: list[ScriptItem] = [
         answer("One.", "big-2026", 1_000, 100, 7),
-        ProviderError("busy", kind="overloaded", retryable=True),
+        refold.ProviderError("busy", kind="overloaded", retryable=True),
         answer("Two.", None, 10, 1),
         answer("Three.", "unlisted", 5, 5),
-        ProviderError("no", kind="invalid_request"),
+        refold.ProviderError("no", kind="invalid_request"),
         answer("Four.", "small", 3, 3),
     ]
     async with talking(*script, config=CONFIG, log=log, clock=clock) as (session, runtime):
@@ -62,7 +51,7 @@ async def spend(log: EventStore | Path, clock: ManualClock) -> MetricsSnapshot:
         while not sending.done():
             await clock.advance(1)
         await session.send("three")
-        assert isinstance((await session.send("four")).outcome, Failed)
+        assert isinstance((await session.send("four")).outcome, refold.Failed)
         await (await runtime.session("t")).send("five")
         return (await runtime.metrics.snapshot()).recorded()
 
@@ -105,7 +94,7 @@ async def test_the_figures_at_every_position_add_up_to_those_of_the_whole() -> N
 async def test_half_an_answer_that_is_paid_after_its_run_was_cancelled_counts_for_its_model() -> None:
     log = InMemoryStore()
     config = msgspec.structs.replace(CONFIG, streaming=True)
-    script = stall(answer("Half of it is here.", None, 1_000, 50), after=1)
+    script = refold.stall(answer("Half of it is here.", None, 1_000, 50), after=1)
     async with talking(script, config=config, log=log) as (session, runtime):
         async with session.stream("Go") as events:
             async for _ in events:
@@ -119,8 +108,8 @@ async def test_half_an_answer_that_is_paid_after_its_run_was_cancelled_counts_fo
 
 
 async def test_a_summary_is_a_call_of_its_model() -> None:
-    script = [say("A story. " * 60), answer("They told one.", "small", 100, 10), answer("Yes.", "big", 1, 1)]
-    async with talking(*script, config=CONFIG, context=Summarising(100)) as (session, runtime):
+    script = [refold.say("A story. " * 60), answer("They told one.", "small", 100, 10), answer("Yes.", "big", 1, 1)]
+    async with talking(*script, config=CONFIG, context=refold.Summarising(100)) as (session, runtime):
         await session.send("Tell me.")
         await session.send("Is it true?")
         counts = (await runtime.metrics.snapshot()).models["small"]
@@ -128,7 +117,7 @@ async def test_a_summary_is_a_call_of_its_model() -> None:
 
 
 async def test_tokens_without_a_price_are_counted_as_such() -> None:
-    async with talking(answer("One.", None, 5, 5), config=AgentConfig(model="big")) as (session, runtime):
+    async with talking(answer("One.", None, 5, 5), config=refold.AgentConfig(model="big")) as (session, runtime):
         await session.send("Go")
         found = await runtime.metrics.snapshot()
     assert (found.models["big"].unpriced, found.cost, found.costliest_model) == (1, 0, None)
@@ -137,7 +126,7 @@ async def test_tokens_without_a_price_are_counted_as_such() -> None:
 async def test_prices_are_those_in_force_at_each_call() -> None:
     log = InMemoryStore()
     for price in (1, 2):
-        config = AgentConfig(model="big", prices={"big": Price(input=price, output=0)})
+        config = refold.AgentConfig(model="big", prices={"big": Price(input=price, output=0)})
         async with talking(answer("One.", None, 1_000), config=config, log=log) as (session, runtime):
             await session.send("Go")
             live = (await runtime.metrics.snapshot()).recorded()
@@ -155,7 +144,7 @@ def test_a_sum_of_money_is_the_same_in_any_order_and_near_the_exact_one(
     tokens: list[tuple[int, int]], price: float, random: Random
 ) -> None:
     whole = Price(input=price, output=price / 3)
-    amounts = [nano_cost(Usage(input_tokens=one, output_tokens=other), whole) for one, other in tokens]
+    amounts = [nano_cost(refold.Usage(input_tokens=one, output_tokens=other), whole) for one, other in tokens]
     shuffled = list(amounts)
     random.shuffle(shuffled)
     assert sum(amounts) == sum(shuffled)
@@ -177,7 +166,7 @@ async def test_streams_may_follow_one_another_in_any_order() -> None:
 async def test_a_sessions_own_cost_agrees_with_the_figures() -> None:
     log = InMemoryStore()
     live = await spend(log, ManualClock())
-    whole = cost_of(Usage(input_tokens=1_000, output_tokens=100, cache_read_tokens=7), PRICES["big"])
+    whole = cost_of(refold.Usage(input_tokens=1_000, output_tokens=100, cache_read_tokens=7), PRICES["big"])
     assert live.models["big-2026"].cost == pytest.approx(whole, abs=1e-9)
 
 

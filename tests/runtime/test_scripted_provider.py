@@ -5,63 +5,49 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    ConfigError,
-    ModelRequest,
-    ModelResponse,
-    ProviderError,
-    ScriptedProvider,
-    TextBlock,
-    TextDelta,
-    ToolInputDelta,
-    Usage,
-    UsageDelta,
-    cut,
-    say,
-    stall,
-    use,
-)
+import refold
 
-REQUEST = ModelRequest(model="m", system_prompt="", messages=())
+REQUEST = refold.ModelRequest(model="m", system_prompt="", messages=())
 
 
-async def streamed(provider: ScriptedProvider, into: list[Any]) -> list[Any]:
+async def streamed(provider: refold.ScriptedProvider, into: list[Any]) -> list[Any]:
     async for item in provider.stream(REQUEST):
         into.append(item)
     return into
 
 
 async def test_an_answer_is_streamed_in_small_pieces_and_then_whole() -> None:
-    answer = say("ten letters", usage=Usage(input_tokens=5, output_tokens=3))
-    assert await streamed(ScriptedProvider([answer]), []) == [
-        UsageDelta(Usage(input_tokens=5)),
-        TextDelta("ten lett"),
-        TextDelta("ers"),
-        UsageDelta(Usage(input_tokens=5, output_tokens=3)),
+    answer = refold.say("ten letters", usage=refold.Usage(input_tokens=5, output_tokens=3))
+    assert await streamed(refold.ScriptedProvider([answer]), []) == [
+        refold.UsageDelta(refold.Usage(input_tokens=5)),
+        refold.TextDelta("ten lett"),
+        refold.TextDelta("ers"),
+        refold.UsageDelta(refold.Usage(input_tokens=5, output_tokens=3)),
         answer,
     ]
 
 
 async def test_calls_are_streamed_by_their_place_with_the_providers_id() -> None:
-    calls = [use("look", "", id="toolu_a"), use("pay", {"a": 12345})]
-    items = await streamed(ScriptedProvider([calls]), [])
+    calls = [refold.use("look", "", id="toolu_a"), refold.use("pay", {"a": 12345})]
+    items = await streamed(refold.ScriptedProvider([calls]), [])
     assert items[:-1] == [
-        ToolInputDelta(0, "look", "", "toolu_a"),
-        ToolInputDelta(1, "pay", '{"a":123'),
-        ToolInputDelta(1, "pay", "45}"),
+        refold.ToolInputDelta(0, "look", "", "toolu_a"),
+        refold.ToolInputDelta(1, "pay", '{"a":123'),
+        refold.ToolInputDelta(1, "pay", "45}"),
     ]
-    assert isinstance(items[-1], ModelResponse)
+    assert isinstance(items[-1], refold.ModelResponse)
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"), [(None, ProviderError), (ProviderError("overloaded"), ProviderError), (OSError(5), OSError)]
+    ("error", "raised"),
+    [(None, refold.ProviderError), (refold.ProviderError("overloaded"), refold.ProviderError), (OSError(5), OSError)],
 )
 async def test_a_cut_answer_ends_with_its_error(error: Exception | None, raised: type[Exception]) -> None:
     items: list[Any] = []
-    provider = ScriptedProvider([cut("a long answer", after=1, error=error)] * 2)
+    provider = refold.ScriptedProvider([refold.cut("a long answer", after=1, error=error)] * 2)
     with pytest.raises(raised) as caught:
         await streamed(provider, items)
-    assert items == [TextDelta("a long a")]
+    assert items == [refold.TextDelta("a long a")]
     assert error is None or caught.value is error
     with pytest.raises(raised):
         await provider.complete(REQUEST)
@@ -70,17 +56,17 @@ async def test_a_cut_answer_ends_with_its_error(error: Exception | None, raised:
 
 async def test_a_cut_answer_is_counted_only_as_far_as_it_came() -> None:
     items: list[Any] = []
-    usage = Usage(input_tokens=5, output_tokens=3)
-    with pytest.raises(ProviderError) as caught:
-        await streamed(ScriptedProvider([cut(say("hi", usage=usage), after=0)]), items)
-    assert items == [UsageDelta(Usage(input_tokens=5))]
+    usage = refold.Usage(input_tokens=5, output_tokens=3)
+    with pytest.raises(refold.ProviderError) as caught:
+        await streamed(refold.ScriptedProvider([refold.cut(refold.say("hi", usage=usage), after=0)]), items)
+    assert items == [refold.UsageDelta(refold.Usage(input_tokens=5))]
     assert (caught.value.kind, caught.value.retryable) == ("connection", True)
 
 
 @pytest.mark.parametrize("streams", [True, False])
 async def test_a_stalled_answer_waits_until_it_is_cancelled(streams: bool) -> None:
     items: list[Any] = []
-    provider = ScriptedProvider([stall("a long answer", after=1)])
+    provider = refold.ScriptedProvider([refold.stall("a long answer", after=1)])
     work: Any = streamed(provider, items) if streams else provider.complete(REQUEST)
     waiting = asyncio.create_task(work)
     for _ in range(5):
@@ -89,27 +75,27 @@ async def test_a_stalled_answer_waits_until_it_is_cancelled(streams: bool) -> No
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert items == ([TextDelta("a long a")] if streams else [])
+    assert items == ([refold.TextDelta("a long a")] if streams else [])
 
 
 async def test_what_a_subclass_answers_is_what_it_streams() -> None:
-    class Loud(ScriptedProvider):
-        async def complete(self, request: ModelRequest) -> ModelResponse:
+    class Loud(refold.ScriptedProvider):
+        async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
             (block,) = (await super().complete(request)).content
-            assert isinstance(block, TextBlock)
-            return say(block.text.upper())
+            assert isinstance(block, refold.TextBlock)
+            return refold.say(block.text.upper())
 
-    assert await streamed(Loud(["hi"]), []) == [TextDelta("HI"), say("HI")]
+    assert await streamed(Loud(["hi"]), []) == [refold.TextDelta("HI"), refold.say("HI")]
 
 
 @pytest.mark.parametrize("after", [-1, True, 1.5, "1"])
 def test_a_number_of_pieces_that_is_none_is_refused(after: Any) -> None:
-    with pytest.raises(ConfigError, match="after is a number of deltas"):
-        cut("x", after=after)
-    with pytest.raises(ConfigError, match="after is a number of deltas"):
-        stall("x", after=after)
+    with pytest.raises(refold.ConfigError, match="after is a number of deltas"):
+        refold.cut("x", after=after)
+    with pytest.raises(refold.ConfigError, match="after is a number of deltas"):
+        refold.stall("x", after=after)
 
 
 async def test_a_script_that_is_over_says_how_long_it_was() -> None:
-    with pytest.raises(ProviderError, match="the script has 0 answers and this is request 1; add one"):
-        await ScriptedProvider([]).complete(REQUEST)
+    with pytest.raises(refold.ProviderError, match="the script has 0 answers and this is request 1; add one"):
+        await refold.ScriptedProvider([]).complete(REQUEST)

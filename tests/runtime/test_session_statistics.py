@@ -6,46 +6,36 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from refold import (
-    AgentConfig,
-    ConfigError,
-    ModelResponse,
-    ScriptItem,
-    TextBlock,
-    Tool,
-    ToolContext,
-    ToolError,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock
 from refold.metrics import read_statistics
 from tests.runtime.talking import scripted, talking
 
 
-@tool(tier="observe", effect="pure")
+@refold.tool(tier="observe", effect="pure")
 async def weather(city: str) -> str:
     return f"{city}: sunny"
 
 
-@tool
+@refold.tool
 async def pay(amount: int) -> str:
-    raise ToolError("no money")
+    raise refold.ToolError("no money")
 
 
-@tool
-async def finish(ctx: ToolContext[None]) -> str:
+@refold.tool
+async def finish(ctx: refold.ToolContext[None]) -> str:
     ctx.finish("Finished.")
     return ""
 
 
-TOOLS: list[Tool[..., object]] = [weather, pay, finish]
+TOOLS: list[refold.Tool[..., object]] = [weather, pay, finish]
 
 
 async def test_a_native_session_tells_what_it_thought_did_and_saw() -> None:
-    first = ModelResponse(content=(TextBlock(text="Look first."), use("weather", {"city": "Faro"})))
-    script: list[ScriptItem] = [first, use("pay", {"amount": 3}), say("It is sunny.")]
+    first = refold.ModelResponse(
+        content=(refold.TextBlock(text="Look first."), refold.use("weather", {"city": "Faro"}))
+    )
+    script: list[refold.ScriptItem] = [first, refold.use("pay", {"amount": 3}), refold.say("It is sunny.")]
     async with talking(*script, tools=TOOLS) as (session, runtime):
         assert (await session.statistics()).steps == await session.steps() == ()
         await session.send("Weather?")
@@ -64,10 +54,10 @@ async def test_a_native_session_tells_what_it_thought_did_and_saw() -> None:
 
 async def test_a_react_session_tells_the_same() -> None:
     script = [
-        say('Thought: Look first.\nAction: weather\nAction Input: {"city": "Faro"}'),
-        say("Thought: Now I know.\nFINAL_ANSWER: It is sunny."),
+        refold.say('Thought: Look first.\nAction: weather\nAction Input: {"city": "Faro"}'),
+        refold.say("Thought: Now I know.\nFINAL_ANSWER: It is sunny."),
     ]
-    async with talking(*script, tools=TOOLS, config=AgentConfig(model="m", protocol="react")) as (session, _):
+    async with talking(*script, tools=TOOLS, config=refold.AgentConfig(model="m", protocol="react")) as (session, _):
         await session.send("Weather?")
         found = await session.statistics()
     assert found.thoughts == ["Look first.", "Now I know."]
@@ -78,7 +68,7 @@ async def test_a_react_session_tells_the_same() -> None:
 
 
 async def test_the_answer_of_a_tool_that_ends_the_run_is_the_final_one() -> None:
-    async with talking(use("finish", {}), tools=TOOLS) as (session, _):
+    async with talking(refold.use("finish", {}), tools=TOOLS) as (session, _):
         result = await session.send("Go")
         found = await session.statistics()
     assert found.final_answer == result.text == "Finished."
@@ -87,12 +77,12 @@ async def test_the_answer_of_a_tool_that_ends_the_run_is_the_final_one() -> None
 async def test_times_are_those_of_the_events() -> None:
     clock = ManualClock()
 
-    @tool
+    @refold.tool
     async def wait() -> str:
         await clock.advance(30)
         return "waited"
 
-    async with talking(use("wait", {}), say("Done."), tools=[wait], clock=clock) as (session, _):
+    async with talking(refold.use("wait", {}), refold.say("Done."), tools=[wait], clock=clock) as (session, _):
         await session.send("Go")
         await clock.advance(1000)
         found = await session.statistics()
@@ -101,11 +91,11 @@ async def test_times_are_those_of_the_events() -> None:
 
 
 async def test_a_large_thought_and_a_large_result_are_shown_whole() -> None:
-    @tool(result_limit=None)
+    @refold.tool(result_limit=None)
     async def large() -> str:
         return "r" * 70_000
 
-    async with talking(use("large", {}), say("a" * 70_000), tools=[large]) as (session, _):
+    async with talking(refold.use("large", {}), refold.say("a" * 70_000), tools=[large]) as (session, _):
         await session.send("Go")
         found = await session.statistics()
     assert found.observations.lengths == (70_000,)
@@ -114,7 +104,7 @@ async def test_a_large_thought_and_a_large_result_are_shown_whole() -> None:
 
 def test_the_blocking_face_has_both(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    with scripted(use("weather", {"city": "Faro"}), say("Sunny."), tools=TOOLS, log=log) as runtime:
+    with scripted(refold.use("weather", {"city": "Faro"}), refold.say("Sunny."), tools=TOOLS, log=log) as runtime:
         session = runtime.session("alice")
         session.send("Weather?")
         found = session.statistics()
@@ -125,10 +115,10 @@ def test_the_blocking_face_has_both(tmp_path: Path) -> None:
 
 async def test_what_is_not_in_the_log_has_no_statistics_outside(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    async with talking(say("Hi."), log=log) as (session, _):
+    async with talking(refold.say("Hi."), log=log) as (session, _):
         await session.send("Hello")
-    with pytest.raises(ConfigError, match="no session 't'"):
+    with pytest.raises(refold.ConfigError, match="no session 't'"):
         await read_statistics(log, "t")
-    with pytest.raises(ConfigError, match="no version 99"):
+    with pytest.raises(refold.ConfigError, match="no version 99"):
         await read_statistics(log, "s", at=99)
     assert (await read_statistics(log, "s", at=1)).runs_started == 0

@@ -7,26 +7,17 @@ from typing import Any, get_args
 
 import pytest
 
-from refold import (
-    AgentRuntime,
-    RunStream,
-    Session,
-    Subscription,
-    SyncRunStream,
-    SyncRuntime,
-    SyncSession,
-    SyncSubscription,
-)
+import refold
 
 FACES: list[tuple[type, type]] = [
-    (AgentRuntime, SyncRuntime),
-    (Session, SyncSession),
-    (RunStream, SyncRunStream),
-    (Subscription, SyncSubscription),
+    (refold.AgentRuntime, refold.SyncRuntime),
+    (refold.Session, refold.SyncSession),
+    (refold.RunStream, refold.SyncRunStream),
+    (refold.Subscription, refold.SyncSubscription),
 ]
 
 NOT_FOR_THREADS = {
-    AgentRuntime: {
+    refold.AgentRuntime: {
         "context",  # What its parts share, on the loop.
         "host",  # Awaited; the refs of what it hosts serve threads. Host by `asynchronous`, on the loop.
         "event_bus",  # Used on the loop only; `subscribe` and `follow` are the ways to it.
@@ -34,9 +25,9 @@ NOT_FOR_THREADS = {
         "require_open",  # Asks whether this is the loop.
         "store",  # Its methods are awaited; reach it by `asynchronous`, on the loop.
     },
-    Session: set[str](),
-    RunStream: set[str](),
-    Subscription: {
+    refold.Session: set[str](),
+    refold.RunStream: set[str](),
+    refold.Subscription: {
         "expect",
         "go_back",
         "end",
@@ -129,7 +120,7 @@ def test_a_blocking_method_blocks_and_says_what_it_promises(awaited: type, block
 def test_a_face_is_used_by_with_or_for_where_the_other_is_by_async_with_or_async_for(
     awaited: type, blocking: type
 ) -> None:
-    if awaited is not AgentRuntime:  # Whose own `with` gives the face.
+    if awaited is not refold.AgentRuntime:  # Whose own `with` gives the face.
         for there, here in (("__aenter__", "__enter__"), ("__aexit__", "__exit__"), ("__anext__", "__next__")):
             assert hasattr(awaited, there) == hasattr(blocking, here)
     assert not {"__aenter__", "__aiter__", "__await__"} & set(dir(blocking))

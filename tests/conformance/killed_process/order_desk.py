@@ -24,27 +24,7 @@ from zlib import crc32
 
 import msgspec
 
-from refold import (
-    ActorStopped,
-    AgentConfig,
-    AgentRuntime,
-    CancellationToken,
-    CommandRejected,
-    Message,
-    ModelRequest,
-    ModelResponse,
-    PersistenceError,
-    Provider,
-    RecordedEvent,
-    Session,
-    TextBlock,
-    Tool,
-    ToolApprovalRequested,
-    ToolContext,
-    ToolResultBlock,
-    ToolUse,
-    tool,
-)
+import refold
 from refold.events.core.content import Json
 from refold.events.model.configuration import EffectClass, Tier
 from refold.events.session import events as ev
@@ -60,24 +40,24 @@ AMOUNT_ALLOWED_MAX = 70
 # What the desk can do. Turns of the loop and hashing stand for work; they are what a kill is to fall into.
 
 
-def desk_tool(name: str, tier: Tier, effect: EffectClass, *, blocking: bool = False) -> Tool[..., object]:
+def desk_tool(name: str, tier: Tier, effect: EffectClass, *, blocking: bool = False) -> refold.Tool[..., object]:
     """Return a tool that works for a moment, in a thread or not, and gives a receipt."""
 
-    async def work(context: ToolContext[Witness], parcel: str, amount: int = 0) -> str:
+    async def work(context: refold.ToolContext[Witness], parcel: str, amount: int = 0) -> str:
         with at_work(context):
             await some_turns(context.idempotency_key)
         return receipt(name, parcel, context.idempotency_key)
 
-    def work_in_a_thread(context: ToolContext[Witness], parcel: str, amount: int = 0) -> str:
+    def work_in_a_thread(context: refold.ToolContext[Witness], parcel: str, amount: int = 0) -> str:
         with at_work(context):
             some_hashing(context.idempotency_key)
         return receipt(name, parcel, context.idempotency_key)
 
-    return tool(name=name, tier=tier, effect=effect)(work_in_a_thread if blocking else work)
+    return refold.tool(name=name, tier=tier, effect=effect)(work_in_a_thread if blocking else work)
 
 
 @contextmanager
-def at_work(context: ToolContext[Witness]) -> Iterator[None]:
+def at_work(context: refold.ToolContext[Witness]) -> Iterator[None]:
     """Note that the body of a tool begins and, unless it is cancelled, that it ends."""
     context.deps.note(told.BodyBegan(key=context.idempotency_key))
     announce("body")
@@ -119,13 +99,13 @@ def share(text: str) -> int:
 # Who says what is to be done. The answer follows from the request alone, so it does not matter which life asks.
 
 
-class Dispatcher(Provider):
-    async def complete(self, request: ModelRequest) -> ModelResponse:
+class Dispatcher(refold.Provider):
+    async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
         await some_turns(f"{len(request.messages)} {request.messages[-1]}")
         return next_answer(request.messages)
 
 
-def next_answer(messages: Sequence[Message]) -> ModelResponse:
+def next_answer(messages: Sequence[refold.Message]) -> refold.ModelResponse:
     """Return the calls of the errand's next step, or a summary after the last one."""
     taken = 0
     results: list[str] = []
@@ -135,18 +115,18 @@ def next_answer(messages: Sequence[Message]) -> ModelResponse:
         elif message.text:
             return answer_to(message.text, taken, results)
         else:
-            results[:0] = [block.text for block in message.content if isinstance(block, ToolResultBlock)]
+            results[:0] = [block.text for block in message.content if isinstance(block, refold.ToolResultBlock)]
     raise ValueError("there is no errand in the history")
 
 
-def answer_to(errand: str, taken: int, results: Sequence[str]) -> ModelResponse:
+def answer_to(errand: str, taken: int, results: Sequence[str]) -> refold.ModelResponse:
     """Return the answer to an errand of which `taken` steps are behind us, with `results`."""
     parcel, _, said = errand.removeprefix("parcel ").partition(": ")
     steps = [step.split(", ") for step in said.split("; ")]
     if taken == len(steps):
-        return ModelResponse(content=(TextBlock(text=f"{parcel} is done: " + " | ".join(results)),))
-    calls = tuple(ToolUse(name=name, input=arguments(name, parcel, taken)) for name in steps[taken])
-    return ModelResponse(content=calls, stop_reason="tool_use")
+        return refold.ModelResponse(content=(refold.TextBlock(text=f"{parcel} is done: " + " | ".join(results)),))
+    calls = tuple(refold.ToolUse(name=name, input=arguments(name, parcel, taken)) for name in steps[taken])
+    return refold.ModelResponse(content=calls, stop_reason="tool_use")
 
 
 def arguments(tool_name: str, parcel: str, taken: int) -> dict[str, Json]:
@@ -161,7 +141,7 @@ def arguments(tool_name: str, parcel: str, taken: int) -> dict[str, Json]:
 class Desk:
     """The people at the counters, in one life of the program."""
 
-    def __init__(self, runtime: AgentRuntime, witness: Witness) -> None:
+    def __init__(self, runtime: refold.AgentRuntime, witness: Witness) -> None:
         self.runtime = runtime
         self.witness = witness
         self.closing = False
@@ -176,20 +156,20 @@ class Desk:
             for burst in counter.bursts:
                 await asyncio.gather(*(self.send(session, errand) for errand in burst))
             history = msgspec.json.encode(await session.history())
-        except (ActorStopped, PersistenceError):
+        except (refold.ActorStopped, refold.PersistenceError):
             if not self.closing:
                 raise
             return False
         self.witness.note(told.Remembered(session=session.id, digest=hashlib.sha256(history).hexdigest()))
         return True
 
-    async def take_up(self, session: Session) -> None:
+    async def take_up(self, session: refold.Session) -> None:
         """Do what an earlier life left for a person to do: decide, and free a run that was resumed too often."""
         waiting = await session.approvals()
         asked = {
             recorded.event.call: recorded.version
             async for recorded in session.events()
-            if isinstance(recorded.event, ToolApprovalRequested)
+            if isinstance(recorded.event, refold.ToolApprovalRequested)
         }
         for request in waiting:
             self.aside(self.decide(session, request, asked[request.call]))
@@ -197,16 +177,16 @@ class Desk:
         if run is not None and run.parked:
             await session.resume()
 
-    async def send(self, session: Session, errand: Errand) -> None:
+    async def send(self, session: refold.Session, errand: Errand) -> None:
         """Send one input, have it called off if that is planned, and note what comes of it."""
-        token = CancellationToken()
+        token = refold.CancellationToken()
         if errand.call_off == "before it is sent":
             token.cancel()
         sender = asyncio.current_task()
         assert sender is not None
         runs: list[str] = []
 
-        def follow(recorded: RecordedEvent[ev.SessionEvent]) -> None:
+        def follow(recorded: refold.RecordedEvent[ev.SessionEvent]) -> None:
             match recorded.event, errand.call_off:
                 case ev.InputQueued(key=str(key)), _:
                     self.witness.note(told.Accepted(session=session.id, version=recorded.version, key=key))
@@ -232,12 +212,12 @@ class Desk:
             told.Returned(session=session.id, key=errand.key, run=result.run, outcome=outcome, text=result.text)
         )
 
-    async def cancel(self, session: Session, run: str, key: str) -> None:
+    async def cancel(self, session: refold.Session, run: str, key: str) -> None:
         """Cancel the run under way, which is `run`, or the next one where that has just ended."""
         await session.cancel(key=key)
         self.witness.note(told.Ended(session=session.id, run=run))
 
-    async def decide(self, session: Session, request: ToolApprovalRequested, version: int) -> None:
+    async def decide(self, session: refold.Session, request: refold.ToolApprovalRequested, version: int) -> None:
         """Think about a call, and allow or deny it.
 
         The key names the request and not the call: a call that a crash interrupted may be put to a person once more,
@@ -249,12 +229,12 @@ class Desk:
         key = f"decision on the request at {version}"
         try:
             await session.decide(request.call, allow=allowed, key=key)
-        except CommandRejected:
+        except refold.CommandRejected:
             announce("too late")  # Its run was cancelled meanwhile.
         else:
             self.witness.note(told.Decided(session=session.id, call=request.call, allowed=allowed, key=key))
 
-    def see(self, recorded: RecordedEvent[ev.SessionEvent]) -> None:
+    def see(self, recorded: refold.RecordedEvent[ev.SessionEvent]) -> None:
         event = recorded.event
         self.witness.note(
             told.Seen(
@@ -265,10 +245,10 @@ class Desk:
                 event=str(type(event).__struct_config__.tag),
             )
         )
-        if isinstance(event, ToolApprovalRequested | ev.RunParked):
+        if isinstance(event, refold.ToolApprovalRequested | ev.RunParked):
             self.aside(self.answer(recorded.stream.removeprefix("session/"), event, recorded.version))
 
-    async def answer(self, session_id: str, event: ToolApprovalRequested | ev.RunParked, version: int) -> None:
+    async def answer(self, session_id: str, event: refold.ToolApprovalRequested | ev.RunParked, version: int) -> None:
         """Do what a person is there for: decide, or let a run go on that was killed too often in a row."""
         session = await self.runtime.session(session_id)
         if isinstance(event, ev.RunParked):
@@ -289,16 +269,18 @@ class Desk:
     def _done_aside(self, task: asyncio.Task[None]) -> None:
         self._aside.discard(task)
         error = task.exception() if not task.cancelled() else None
-        if error is not None and not (self.closing and isinstance(error, ActorStopped | PersistenceError)):
+        if error is not None and not (
+            self.closing and isinstance(error, refold.ActorStopped | refold.PersistenceError)
+        ):
             traceback.print_exception(error)
             os._exit(70)  # What nobody awaits must not fail unseen; the parent shows what is printed.
 
 
-async def work(log: Log, plan: WorkPlan, witness: Path, tools: Sequence[Tool[..., object]] = TOOLS) -> None:
+async def work(log: Log, plan: WorkPlan, witness: Path, tools: Sequence[refold.Tool[..., object]] = TOOLS) -> None:
     """Do everything that is planned, or what of it can be done until SIGTERM, or SIGKILL, comes."""
     notes = Witness(witness)
-    runtime = AgentRuntime(
-        AgentConfig(model="dispatcher"),
+    runtime = refold.AgentRuntime(
+        refold.AgentConfig(model="dispatcher"),
         provider=Dispatcher(),
         tools=tools,
         log=log,

@@ -13,22 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    ConfigError,
-    ModelResponse,
-    ProviderError,
-    RetryPolicy,
-    TextBlock,
-    TextDelta,
-    ThinkingDelta,
-    ToolInputDelta,
-    ToolUse,
-    Usage,
-    UsageDelta,
-    say,
-)
+import refold
 from refold.providers import HttpLimits, HttpTimeouts, RecordingProvider, Secret, key_from
 from tests.providers.failures import CALL_IDS, CALLS, SOON, Failure
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, piece, served, streamed
@@ -72,7 +57,7 @@ def test_who_holds_a_key_is_not_duplicated(duplicate: Any, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("value", ["", "  ", "two words", "schl\u00fcssel", "line\nbreak", 7, None])
 def test_what_cannot_be_a_key_is_refused_without_showing_it(value: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(refold.ConfigError) as caught:
         Secret(value)
     assert "words" not in str(caught.value)
     assert "break" not in str(caught.value)
@@ -87,9 +72,9 @@ def test_a_key_comes_from_the_caller_or_from_the_environment() -> None:
 
 @pytest.mark.parametrize("environment", [{}, {"LETTER_KEY": ""}, {"LETTER_KEY": " "}])
 def test_a_missing_key_names_the_variable(environment: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="LETTER_KEY"):
+    with pytest.raises(refold.ConfigError, match="LETTER_KEY"):
         key_from(None, "LETTER_KEY", environment)
-    with pytest.raises(ConfigError, match="LETTER_KEY"):
+    with pytest.raises(refold.ConfigError, match="LETTER_KEY"):
         key_from("", "LETTER_KEY", {"LETTER_KEY": KEY})
 
 
@@ -100,7 +85,7 @@ async def test_a_key_that_the_answer_spells_with_escapes_is_taken_out() -> None:
     body = json.dumps({"text": f"a {KEY}"}).replace("letter", "\\u006cetter").encode()
     assert KEY.encode() not in body
     async with served(answer(body)) as (_, provider):
-        assert await provider.complete(REQUEST) == say(f"a {GONE}")
+        assert await provider.complete(REQUEST) == refold.say(f"a {GONE}")
 
 
 @pytest.mark.parametrize("size", [1, 5, 29, len(KEY), 100])
@@ -115,11 +100,13 @@ async def test_a_key_that_comes_in_pieces_is_taken_out(size: int) -> None:
     ) as (_, provider):
         items = await streamed(provider)
     clean = f"sk-sk-letter {GONE}{GONE} sk-letter-0123"
-    assert "".join(item.text for item in items if isinstance(item, TextDelta)) == clean
-    assert "".join(item.thinking for item in items if isinstance(item, ThinkingDelta)) == clean
-    calls = "".join(item.partial_json for item in items if isinstance(item, ToolInputDelta))
+    assert "".join(item.text for item in items if isinstance(item, refold.TextDelta)) == clean
+    assert "".join(item.thinking for item in items if isinstance(item, refold.ThinkingDelta)) == clean
+    calls = "".join(item.partial_json for item in items if isinstance(item, refold.ToolInputDelta))
     assert json.loads(calls) == {"key": GONE}
-    final = ModelResponse(content=(TextBlock(text=clean), ToolUse(name="look", input={"key": GONE})))
+    final = refold.ModelResponse(
+        content=(refold.TextBlock(text=clean), refold.ToolUse(name="look", input={"key": GONE}))
+    )
     assert items[-1] == final
 
 
@@ -127,10 +114,10 @@ async def test_only_what_may_be_the_beginning_of_a_key_waits() -> None:
     go = asyncio.Event()
     async with served(event_stream(piece(text="tasks"), go, piece(text=" sk"), piece(text="y"), END)) as (_, provider):
         stream = provider.stream(REQUEST)
-        assert await anext(stream) == TextDelta("task")
+        assert await anext(stream) == refold.TextDelta("task")
         go.set()
         rest = [item async for item in stream]
-    assert rest == [TextDelta("s "), TextDelta("sky"), say("tasks sky")]
+    assert rest == [refold.TextDelta("s "), refold.TextDelta("sky"), refold.say("tasks sky")]
 
 
 async def test_a_text_is_shown_to_its_end_before_what_follows_it() -> None:
@@ -139,12 +126,12 @@ async def test_a_text_is_shown_to_its_end_before_what_follows_it() -> None:
     ) as (_, provider):
         items = await streamed(provider)
     assert items[:-1] == [
-        ThinkingDelta("file"),
-        ThinkingDelta("s"),
-        TextDelta("I a"),
-        UsageDelta(Usage(output_tokens=3)),
-        TextDelta("sk"),
-        ToolInputDelta(0, "look", "{}"),
+        refold.ThinkingDelta("file"),
+        refold.ThinkingDelta("s"),
+        refold.TextDelta("I a"),
+        refold.UsageDelta(refold.Usage(output_tokens=3)),
+        refold.TextDelta("sk"),
+        refold.ToolInputDelta(0, "look", "{}"),
     ]
 
 
@@ -156,14 +143,20 @@ async def test_a_key_with_something_else_in_its_midst_is_shown_to_its_first_char
         provider,
     ):
         items = await streamed(provider)
-    shown = "".join(item.text for item in items if isinstance(item, TextDelta))
+    shown = "".join(item.text for item in items if isinstance(item, refold.TextDelta))
     assert shown == f"a {KEY[:first] if first <= 3 else ''}{GONE} sky"
-    assert items[-1] == ModelResponse(content=(TextBlock(text=f"a {GONE} sky"), ToolUse(name="look", input={})))
+    assert items[-1] == refold.ModelResponse(
+        content=(refold.TextBlock(text=f"a {GONE} sky"), refold.ToolUse(name="look", input={}))
+    )
 
 
 async def test_a_placeholder_for_a_key_is_left_in_answers() -> None:
     async with served(event_stream(piece(text="EMP"), piece(text="TY glass"), END), key="EMPTY") as (_, provider):
-        assert await streamed(provider) == [TextDelta("EMP"), TextDelta("TY glass"), say("EMPTY glass")]
+        assert await streamed(provider) == [
+            refold.TextDelta("EMP"),
+            refold.TextDelta("TY glass"),
+            refold.say("EMPTY glass"),
+        ]
 
 
 # --- Failures of every kind ---
@@ -195,7 +188,7 @@ async def test_no_failure_shows_the_key(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with served(failure.steps, **failure.settings) as (server, provider):
-        with pytest.raises(ProviderError) as caught:
+        with pytest.raises(refold.ProviderError) as caught:
             await (streamed(provider) if stream else provider.complete(REQUEST))
         sent = [request.headers["authorization"] for request in server.requests]
         assert sent == [f"Bearer {KEY}"] or (sent == [] and failure.kind == "timeout")
@@ -210,22 +203,22 @@ async def test_no_failure_shows_the_key(
 async def test_no_answer_shows_the_key(steps: list[Step], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with served(steps, steps) as (_, provider):
-        assert (await streamed(provider))[-1] == say(f"key {GONE}")
+        assert (await streamed(provider))[-1] == refold.say(f"key {GONE}")
         if steps is ANSWERS["an answer"]:
-            assert await provider.complete(REQUEST) == say(f"key {GONE}")
+            assert await provider.complete(REQUEST) == refold.say(f"key {GONE}")
     assert not [record for record in caplog.records if record.name != "asyncio" and KEY[:16] in record.getMessage()]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_no_log_holds_the_key(stream: bool, tmp_path: Path) -> None:
-    config = AgentConfig(model="letter-1", streaming=stream, retry=RetryPolicy(attempts_max=1))
+    config = refold.AgentConfig(model="letter-1", streaming=stream, retry=refold.RetryPolicy(attempts_max=1))
     log = tmp_path / "events.db"
     settings = {"timeouts": HttpTimeouts(silence_s=SOON), "limits": HttpLimits(body_bytes_max=6000)}
     failures = [failure.steps for _, failure, streamed in CALLS if streamed == stream and failure.steps != [End.LEAP]]
     script = [[End.LEAP if step is End.STALL else step for step in steps] for steps in (*failures, *ANSWERS.values())]
     async with (
         served(*script, **settings) as (server, provider),
-        AgentRuntime(config, provider=provider, log=log) as runtime,
+        refold.AgentRuntime(config, provider=provider, log=log) as runtime,
     ):
         for number in range(len(script)):
             await (await runtime.session(f"session-{number}")).send("hello")
@@ -254,8 +247,8 @@ async def test_headers_that_sound_secret_are_secrets_too(caplog: pytest.LogCaptu
     async with served(
         json_answer({"text": "dXNlcjpwYXNz0123456789 tag-0123456789"}), json_answer({}, status=500), headers=headers
     ) as (server, provider):
-        assert await provider.complete(REQUEST) == say(f"{GONE} {GONE}")
-        with pytest.raises(ProviderError) as caught:
+        assert await provider.complete(REQUEST) == refold.say(f"{GONE} {GONE}")
+        with pytest.raises(refold.ProviderError) as caught:
             await provider.complete(REQUEST)
         assert server.requests[0].headers["x-auth"] == "Basic dXNlcjpwYXNz0123456789"
         assert server.requests[0].headers["x-tag"] == "tag-0123456789"

@@ -8,21 +8,7 @@ from typing import Any
 
 import pytest
 
-from refold import (
-    Agent,
-    AgentConfig,
-    AgentRuntime,
-    ConfigError,
-    Message,
-    ScriptedProvider,
-    Skill,
-    TextBlock,
-    ToolResultBlock,
-    load_skills,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.agents.skill import DESCRIPTION_CHARACTERS_MAX, FRONT_MATTER_BYTES_MAX, NAME_CHARACTERS_MAX, SKILL_BYTES_MAX
 from refold.events.session.events import AgentConfigured
 from refold.replay import replay
@@ -32,14 +18,14 @@ from tests.runtime.talking import scripted, talking
 REFUNDS = "---\nname: refunds\ndescription: How to refund.\n---\nLook the order up.\n\n---\nThen refund it.\n"
 
 
-def skill(name: str, **fields: Any) -> Skill:
-    return Skill(**{"name": name, "description": f"About {name}.", "instructions": f"Do {name}.", **fields})
+def skill(name: str, **fields: Any) -> refold.Skill:
+    return refold.Skill(**{"name": name, "description": f"About {name}.", "instructions": f"Do {name}.", **fields})
 
 
 def test_a_file_has_front_matter_and_instructions(tmp_path: Path) -> None:
     path = tmp_path / "refunds.md"
     path.write_text(REFUNDS)
-    loaded = Skill.load(path)
+    loaded = refold.Skill.load(path)
     assert (loaded.name, loaded.description) == ("refunds", "How to refund.")
     assert loaded.instructions == "Look the order up.\n\n---\nThen refund it."
     assert (loaded.metadata, loaded.origin) == ({}, str(path))
@@ -50,7 +36,7 @@ def test_a_file_has_front_matter_and_instructions(tmp_path: Path) -> None:
 def test_a_file_may_come_from_any_editor(tmp_path: Path, mark: bytes, end: str) -> None:
     path = tmp_path / "refunds.md"
     path.write_bytes(mark + REFUNDS.replace("---\n", f"---{end}").replace("\n", end.lstrip(" \t")).encode())
-    loaded = Skill.load(path)
+    loaded = refold.Skill.load(path)
     assert (loaded.name, loaded.description) == ("refunds", "How to refund.")
     assert loaded.instructions.split("\n")[0] == "Look the order up."
     assert loaded.instructions.endswith("Then refund it.")
@@ -61,16 +47,16 @@ def test_what_else_the_front_matter_says_is_kept() -> None:
         "---\nname: 'größe 尺寸'\ndescription: |\n  Two\n  lines: 𝄞\nlicense: MIT\nsince: 2026-01-02\n"
         "tags: [a, 1, null, {b: 1.5}]\n---\n# Heading"
     )
-    parsed = Skill.parse(text)
+    parsed = refold.Skill.parse(text)
     assert (parsed.name, parsed.description, parsed.instructions) == ("größe 尺寸", "Two\nlines: 𝄞\n", "# Heading")
     assert parsed.metadata == {"license": "MIT", "since": "2026-01-02", "tags": ["a", 1, None, {"b": 1.5}]}
 
 
 def test_a_name_that_yaml_takes_for_something_else_is_said() -> None:
     for name in ("yes", "12", "1.5"):
-        with pytest.raises(ConfigError, match=r"the field name must be .*put it into quotes"):
-            Skill.parse(f"---\nname: {name}\ndescription: d\n---\ni")
-        assert Skill.parse(f"---\nname: '{name}'\ndescription: d\n---\ni").name == name
+        with pytest.raises(refold.ConfigError, match=r"the field name must be .*put it into quotes"):
+            refold.Skill.parse(f"---\nname: {name}\ndescription: d\n---\ni")
+        assert refold.Skill.parse(f"---\nname: '{name}'\ndescription: d\n---\ni").name == name
 
 
 HEAD = "---\nname: a\ndescription: b\n"
@@ -116,25 +102,25 @@ HEAD = "---\nname: a\ndescription: b\n"
     ],
 )
 def test_what_is_no_skill_is_refused_with_the_file_and_the_field(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        Skill.parse(text, origin="skills/mine.md")
+    with pytest.raises(refold.ConfigError, match=said) as caught:
+        refold.Skill.parse(text, origin="skills/mine.md")
     assert "skills/mine.md" in str(caught.value)
     assert len(str(caught.value)) < 500
 
 
 def test_a_file_that_cannot_be_read_or_is_no_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nothing\.md.*No such file"):
-        Skill.load(tmp_path / "nothing.md")
-    with pytest.raises(ConfigError, match="directory"):
-        Skill.load(tmp_path)
-    with pytest.raises(ConfigError, match="null byte"):
-        Skill.load("a\0b")
+    with pytest.raises(refold.ConfigError, match=r"nothing\.md.*No such file"):
+        refold.Skill.load(tmp_path / "nothing.md")
+    with pytest.raises(refold.ConfigError, match="directory"):
+        refold.Skill.load(tmp_path)
+    with pytest.raises(refold.ConfigError, match="null byte"):
+        refold.Skill.load("a\0b")
     (tmp_path / "latin.md").write_bytes(HEAD.encode() + b"---\n\xe4")
-    with pytest.raises(ConfigError, match=r"latin\.md' is not UTF-8 text: byte 31"):
-        Skill.load(tmp_path / "latin.md")
+    with pytest.raises(refold.ConfigError, match=r"latin\.md' is not UTF-8 text: byte 31"):
+        refold.Skill.load(tmp_path / "latin.md")
     (tmp_path / "huge.md").write_bytes(HEAD.encode() + b"---\n" + b"x" * SKILL_BYTES_MAX)
-    with pytest.raises(ConfigError, match=r"huge\.md' has more than 1,048,576 bytes"):
-        Skill.load(tmp_path / "huge.md")
+    with pytest.raises(refold.ConfigError, match=r"huge\.md' has more than 1,048,576 bytes"):
+        refold.Skill.load(tmp_path / "huge.md")
 
 
 def test_a_folder_has_files_and_folders_of_skills(tmp_path: Path) -> None:
@@ -146,21 +132,21 @@ def test_a_folder_has_files_and_folders_of_skills(tmp_path: Path) -> None:
     (tmp_path / "pdf" / "SKILL.md").write_text(HEAD.replace("a\n", "pdf\n", 1) + "---\np")
     (tmp_path / "pdf" / "reference.md").write_text("Not a skill.")
     (tmp_path / "empty").mkdir()
-    assert [loaded.name for loaded in load_skills(tmp_path)] == ["ant", "pdf", "zebra"]
-    assert load_skills(tmp_path / "empty") == []
+    assert [loaded.name for loaded in refold.load_skills(tmp_path)] == ["ant", "pdf", "zebra"]
+    assert refold.load_skills(tmp_path / "empty") == []
     (tmp_path / "other.md").write_text(HEAD.replace("a\n", "pdf\n", 1) + "---\np")
-    with pytest.raises(ConfigError, match=r"2 skills have the name 'pdf' \(.*other\.md, .*SKILL\.md\)"):
-        load_skills(tmp_path)
-    with pytest.raises(ConfigError, match=r"missing' cannot be read: No such file"):
-        load_skills(tmp_path / "missing")
-    with pytest.raises(ConfigError, match="cannot be read: Not a directory"):
-        load_skills(tmp_path / "notes.txt")
+    with pytest.raises(refold.ConfigError, match=r"2 skills have the name 'pdf' \(.*other\.md, .*SKILL\.md\)"):
+        refold.load_skills(tmp_path)
+    with pytest.raises(refold.ConfigError, match=r"missing' cannot be read: No such file"):
+        refold.load_skills(tmp_path / "missing")
+    with pytest.raises(refold.ConfigError, match="cannot be read: Not a directory"):
+        refold.load_skills(tmp_path / "notes.txt")
 
 
 async def test_a_model_is_told_names_and_descriptions_and_reads_instructions_on_demand(tmp_path: Path) -> None:
-    calls = [use("load_skill", {"name": name}) for name in ("refunds", "none")]
+    calls = [refold.use("load_skill", {"name": name}) for name in ("refunds", "none")]
     skills = [skill("refunds", instructions="Look\nit up."), skill("mail", description="How\n to   write.")]
-    async with talking(*calls, say("Done."), skills=skills, log=tmp_path / "events.db") as (session, runtime):
+    async with talking(*calls, refold.say("Done."), skills=skills, log=tmp_path / "events.db") as (session, runtime):
         assert [item.name for item in runtime.skills] == ["mail", "refunds"]
         assert (await session.send("Refund it.")).text == "Done."
         prompt = requests_of(runtime)[0].system_prompt
@@ -182,7 +168,7 @@ async def test_other_skills_are_another_configuration_and_the_same_ones_in_any_o
     log = tmp_path / "events.db"
     a, b, c = skill("a"), skill("b"), skill("c")
     for skills in ([a, b], [b, a], [a, b, c], [a, b, c], []):
-        async with talking(say("Hi."), skills=skills, log=log) as (session, _):
+        async with talking(refold.say("Hi."), skills=skills, log=log) as (session, _):
             await session.send("Hello")
     async with talking(log=log) as (session, _):
         prints = [event.configuration.fingerprint for event in await events_of(session, AgentConfigured)]
@@ -190,35 +176,38 @@ async def test_other_skills_are_another_configuration_and_the_same_ones_in_any_o
 
 
 async def test_a_prompter_says_how_skills_enter_the_prompt() -> None:
-    def prompter(skills: Sequence[Skill]) -> str:
+    def prompter(skills: Sequence[refold.Skill]) -> str:
         return "\n\n".join(f"# {item.name}\n{item.instructions}" for item in skills)
 
     said = {prompter: "Be brief.\n\n# a\nDo a.\n\n# b\nDo b.", (lambda _: ""): "Be brief."}
     for given, prompt in said.items():
-        async with talking(say("Hi."), skills=[skill("b"), skill("a")], skill_prompter=given) as (session, runtime):
+        async with talking(refold.say("Hi."), skills=[skill("b"), skill("a")], skill_prompter=given) as (
+            session,
+            runtime,
+        ):
             await session.send("Hello")
             assert requests_of(runtime)[0].system_prompt == prompt
 
 
 @pytest.mark.parametrize("returned", [None, 7, b"text", "\ud800", ZeroDivisionError("no")])
 async def test_a_prompter_that_fails_keeps_the_runtime_from_opening(returned: Any) -> None:
-    def prompter(_: Sequence[Skill]) -> Any:
+    def prompter(_: Sequence[refold.Skill]) -> Any:
         if isinstance(returned, Exception):
             raise returned
         return returned
 
-    with pytest.raises(ConfigError, match="the skill prompter"):
+    with pytest.raises(refold.ConfigError, match="the skill prompter"):
         async with talking(skills=[skill("a")], skill_prompter=prompter):
             raise AssertionError("it is open")
 
 
 async def test_skills_work_with_react_text_and_with_an_output_type() -> None:
-    provider = ScriptedProvider(
-        [say('Thought: look\nAction: load_skill\nAction Input: {"name": "a"}'), say("FINAL_ANSWER: [1]")]
+    provider = refold.ScriptedProvider(
+        [refold.say('Thought: look\nAction: load_skill\nAction Input: {"name": "a"}'), refold.say("FINAL_ANSWER: [1]")]
     )
-    config = AgentConfig(model="m", system_prompt="", protocol="react")
-    agent = Agent(config=config, provider=provider, skills=[skill("a")], output_type=list[int])
-    async with AgentRuntime(agent) as runtime:
+    config = refold.AgentConfig(model="m", system_prompt="", protocol="react")
+    agent = refold.Agent(config=config, provider=provider, skills=[skill("a")], output_type=list[int])
+    async with refold.AgentRuntime(agent) as runtime:
         result = await (await runtime.session("s")).send("go")
         assert result.parsed(list[int]) == [1]
     prompt = provider.requests[0].system_prompt
@@ -227,16 +216,19 @@ async def test_skills_work_with_react_text_and_with_an_output_type() -> None:
 
 
 async def test_a_long_skill_is_shown_whole() -> None:
-    script, long = [use("load_skill", {"name": "a"}), say("Done.")], skill("a", instructions="x" * 300_000)
+    script, long = (
+        [refold.use("load_skill", {"name": "a"}), refold.say("Done.")],
+        skill("a", instructions="x" * 300_000),
+    )
     async with talking(*script, skills=[long]) as (session, runtime):
         await session.send("go")
         (result,) = requests_of(runtime)[1].messages[-1].content
-    assert isinstance(result, ToolResultBlock)
-    assert result.content == (TextBlock(text="x" * 300_000),)
+    assert isinstance(result, refold.ToolResultBlock)
+    assert result.content == (refold.TextBlock(text="x" * 300_000),)
 
 
 def test_what_cannot_be_the_skills_of_an_agent_is_refused() -> None:
-    @tool
+    @refold.tool
     async def load_skill() -> str:
         return ""
 
@@ -247,20 +239,20 @@ def test_what_cannot_be_the_skills_of_an_agent_is_refused() -> None:
         ({"skills": [skill("a")], "tools": [load_skill]}, "load_skill"),
     ]
     for given, said in parts:
-        with pytest.raises(ConfigError, match=said):
-            AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), **given)
-    with pytest.raises(ConfigError, match="a skill: the field name"):
+        with pytest.raises(refold.ConfigError, match=said):
+            refold.AgentRuntime(refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), **given)
+    with pytest.raises(refold.ConfigError, match="a skill: the field name"):
         skill("")
-    with pytest.raises(ConfigError, match="a skill: the field instructions"):
+    with pytest.raises(refold.ConfigError, match="a skill: the field instructions"):
         skill("a", instructions=None)
 
 
 def test_threads_see_the_skills_too() -> None:
-    with scripted(use("load_skill", {"name": "a"}), say("Done."), skills=[skill("a")]) as runtime:
+    with scripted(refold.use("load_skill", {"name": "a"}), refold.say("Done."), skills=[skill("a")]) as runtime:
         assert runtime.skills == (skill("a"),)
         session = runtime.session("s")
         assert session.send("go").text == "Done."
-        assert Message("assistant", (TextBlock(text="Done."),)) in session.history()
+        assert refold.Message("assistant", (refold.TextBlock(text="Done."),)) in session.history()
 
 
 def test_yaml_loads_only_with_the_first_file() -> None:

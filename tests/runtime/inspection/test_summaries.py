@@ -5,15 +5,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from refold.events.core.content import (
-    ImageBlock,
-    Message,
-    StoredBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from refold.events.core import content
 from refold.events.core.event import Event
 from refold.events.core.ids import PayloadHash, RunId, ToolCallId
 from refold.events.core.pure_core import Effect, WaitUntil
@@ -24,7 +16,7 @@ from refold.events.session.react import CallModel, RunTool
 from refold.inspection.summaries import block_words, call_words, content_words, effect_words, event_words, usage_words
 
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
-TEXT = (TextBlock(text="hello"),)
+TEXT = (content.TextBlock(text="hello"),)
 REQUEST = RequestReference(configured=2, messages=1)
 
 
@@ -75,7 +67,7 @@ def responded(**fields: object) -> ev.ModelResponded:
         (ev.ToolCallWaiting(call=CALL, waits=True), "call_6_0 waits for a person"),
         (ev.ToolCallWaiting(call=CALL, waits=False), "call_6_0 goes on"),
         (ev.ToolResultLate(call=CALL, content=TEXT), "call_6_0 had ended when this came: hello"),
-        (ev.HistoryImported(messages=(Message("user", TEXT),)), "1 message"),
+        (ev.HistoryImported(messages=(content.Message("user", TEXT),)), "1 message"),
         (ev.ContextPrepared(run=RUN, replaced=9, summary=()), "a summary stands for the oldest 9 messages"),
         (ev.TimerFired(timer="retry:3"), "the time of retry:3 has come"),
         (RuntimeClosed(open_runs=2), '{"open_runs":2}'),
@@ -101,24 +93,27 @@ def test_every_session_event_has_words(event_type: type[ev.SessionEvent]) -> Non
 @pytest.mark.parametrize(
     ("block", "words"),
     [
-        (TextBlock(text="hi"), "hi"),
-        (ThinkingBlock(thinking="hm"), "hm"),
-        (ImageBlock(media_type="image/png", data=b"12345"), "[image/png of 5 bytes]"),
+        (content.TextBlock(text="hi"), "hi"),
+        (content.ThinkingBlock(thinking="hm"), "hm"),
+        (content.ImageBlock(media_type="image/png", data=b"12345"), "[image/png of 5 bytes]"),
         (
-            StoredBlock(hash=PayloadHash("ab" * 32), bytes=70_000, holds="text"),
+            content.StoredBlock(hash=PayloadHash("ab" * 32), bytes=70_000, holds="text"),
             "[text of 70,000 bytes, payload abababababab]",
         ),
-        (ToolUseBlock(id=CALL, name="f", input={"a": [1, None], "b c": "é"}), 'f(a=[1,null], "b c"="é")'),
-        (ToolUseBlock(id=CALL, name="f", input={}, malformed_input='{"a'), 'f({"a)'),
-        (ToolResultBlock(tool_use_id=CALL, content=TEXT), "hello"),
+        (content.ToolUseBlock(id=CALL, name="f", input={"a": [1, None], "b c": "é"}), 'f(a=[1,null], "b c"="é")'),
+        (content.ToolUseBlock(id=CALL, name="f", input={}, malformed_input='{"a'), 'f({"a)'),
+        (content.ToolResultBlock(tool_use_id=CALL, content=TEXT), "hello"),
     ],
 )
-def test_a_block_is_its_text_or_what_kind_of_thing_it_is(block: TextBlock, words: str) -> None:
+def test_a_block_is_its_text_or_what_kind_of_thing_it_is(block: content.TextBlock, words: str) -> None:
     assert block_words(block) == words
 
 
 def test_reasoning_is_no_part_of_what_a_content_says() -> None:
-    assert content_words((ThinkingBlock(thinking="hm"), TextBlock(text="a"), TextBlock(text="b"))) == "a b"
+    assert (
+        content_words((content.ThinkingBlock(thinking="hm"), content.TextBlock(text="a"), content.TextBlock(text="b")))
+        == "a b"
+    )
 
 
 @pytest.mark.parametrize(

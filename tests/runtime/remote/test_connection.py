@@ -8,26 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Cancelled,
-    CommandRejected,
-    Completed,
-    ConfigError,
-    Connection,
-    ImageBlock,
-    PersistenceError,
-    RunResult,
-    ScriptedProvider,
-    SyncConnection,
-    TextBlock,
-    Unfinished,
-    connect,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock, WouldDeadlock
 from refold.events.session.events import InputQueued, RunCompleted
 from refold.inspection.check import check_log
@@ -35,10 +16,10 @@ from refold.stores.sqlite.ownership import LogOwnership
 from tests.conformance.sessions import HeldAnswer
 
 T = TypeVar("T")
-CONFIG = AgentConfig(model="m")
+CONFIG = refold.AgentConfig(model="m")
 
 
-@tool(tier="confirm")
+@refold.tool(tier="confirm")
 def pay(amount: int) -> str:
     """Pay."""
     return "paid"
@@ -49,9 +30,9 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "events.db"
 
 
-def runtime_of(log: Path, *script: Any, **options: Any) -> AgentRuntime:
-    provider = ScriptedProvider(script or [say("Said.")] * 50)
-    return AgentRuntime(CONFIG, provider=provider, tools=[pay], log=log, **{"inbox_poll_s": 0.01, **options})
+def runtime_of(log: Path, *script: Any, **options: Any) -> refold.AgentRuntime:
+    provider = refold.ScriptedProvider(script or [refold.say("Said.")] * 50)
+    return refold.AgentRuntime(CONFIG, provider=provider, tools=[pay], log=log, **{"inbox_poll_s": 0.01, **options})
 
 
 async def begun(log: Path, *sessions: str) -> None:
@@ -74,33 +55,33 @@ async def hurried(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:
     return await task
 
 
-def sent(result: RunResult | Unfinished) -> RunResult:
-    assert isinstance(result, RunResult), result
+def sent(result: refold.RunResult | refold.Unfinished) -> refold.RunResult:
+    assert isinstance(result, refold.RunResult), result
     return result
 
 
 async def test_a_session_is_begun_and_goes_on_through_its_owner(log: Path) -> None:
-    async with runtime_of(log, say("One."), say("Two.")) as runtime:
-        session = connect(log).session("alice")
+    async with runtime_of(log, refold.say("One."), refold.say("Two.")) as runtime:
+        session = refold.connect(log).session("alice")
         first = sent(await session.send("1"))
         second = sent(await session.send("2"))
-        assert (first.outcome, first.text, second.text) == (Completed(), "One.", "Two.")
+        assert (first.outcome, first.text, second.text) == (refold.Completed(), "One.", "Two.")
         assert await session.history() == await (await runtime.session("alice")).history()
-        assert await connect(log).sessions() == ["alice"]
+        assert await refold.connect(log).sessions() == ["alice"]
     assert (await check_log(log)).sound
 
 
 @pytest.mark.parametrize("first", ["owner", "connection"])
 async def test_a_key_is_one_run_whether_the_owner_or_the_inbox_gets_it(log: Path, first: str) -> None:
     async with runtime_of(log) as runtime:
-        ways: list[Any] = [(await runtime.session("s")).send, connect(log).session("s").send]
+        ways: list[Any] = [(await runtime.session("s")).send, refold.connect(log).session("s").send]
         if first == "connection":
             ways.reverse()
         results = [sent(await send("hello", key="req-17")) for send in ways]
         assert results[0] == results[1]
-        with pytest.raises(CommandRejected, match="req-17"):
+        with pytest.raises(refold.CommandRejected, match="req-17"):
             await ways[1]("something else", key="req-17")
-    assert sum([isinstance(item.event, InputQueued) async for item in connect(log).session("s").events()]) == 1
+    assert sum([isinstance(item.event, InputQueued) async for item in refold.connect(log).session("s").events()]) == 1
 
 
 @pytest.mark.parametrize("owned", [True, False])
@@ -109,37 +90,37 @@ async def test_a_key_that_an_earlier_refold_recorded_with_its_prefix_is_found(lo
     async with runtime:
         run = (await (await runtime.session("s")).send("hello", key="inbox:k")).run
         if owned:
-            assert sent(await connect(log).session("s").send("hello", key="k")).run == run
-    assert sent(await connect(log).session("s").send("hello", key="k")).run == run
+            assert sent(await refold.connect(log).session("s").send("hello", key="k")).run == run
+    assert sent(await refold.connect(log).session("s").send("hello", key="k")).run == run
     assert (await check_log(log)).sound
 
 
 async def test_who_does_not_wait_gets_the_answer_later_under_the_key(log: Path) -> None:
     model = HeldAnswer("At last.")
     async with runtime_of(log, model):
-        session = connect(log).session("s")
+        session = refold.connect(log).session("s")
         unfinished = await session.send("slow", wait_s=0)
-        assert isinstance(unfinished, Unfinished)
+        assert isinstance(unfinished, refold.Unfinished)
         await model.asked.wait()
         again = await session.send("slow", key=unfinished.key, wait_s=0)
-        assert isinstance(again, Unfinished)
+        assert isinstance(again, refold.Unfinished)
         assert (again.run, again.why) == ("run_3", "run_3 has not ended yet")
         model.gate.set()
         assert sent(await session.send("slow", key=unfinished.key)).text == "At last."
 
 
 async def test_a_call_that_waits_for_approval_ends_the_wait_and_is_decided(log: Path) -> None:
-    async with runtime_of(log, use("pay", {"amount": 3}), say("Paid.")):
-        session = connect(log).session("s")
+    async with runtime_of(log, refold.use("pay", {"amount": 3}), refold.say("Paid.")):
+        session = refold.connect(log).session("s")
         waiting = await session.send("pay 3")
-        assert isinstance(waiting, Unfinished)
+        assert isinstance(waiting, refold.Unfinished)
         assert (waiting.run, waiting.why) == ("run_3", "run_3 waits for approval")
         [call] = await session.approvals()
-        assert await connect(log).approvals() == [call]
+        assert await refold.connect(log).approvals() == [call]
         assert (call.session, call.tool, (call.call,)) == ("s", "pay", waiting.calls)
         assert await session.decide(call.call, allow=True)
         assert sent(await session.send("pay 3", key=waiting.key)).text == "Paid."
-        with pytest.raises(CommandRejected, match="does not wait for approval"):
+        with pytest.raises(refold.CommandRejected, match="does not wait for approval"):
             await session.decide(call.call, allow=False)
         assert await session.approvals() == []
 
@@ -147,18 +128,18 @@ async def test_a_call_that_waits_for_approval_ends_the_wait_and_is_decided(log: 
 async def test_a_run_is_cancelled_and_who_waits_for_it_is_told(log: Path) -> None:
     model = HeldAnswer("never")
     async with runtime_of(log, model):
-        session = connect(log).session("s")
+        session = refold.connect(log).session("s")
         sending = asyncio.create_task(session.send("hello"))
         await model.asked.wait()
         assert await session.cancel(reason="enough")
-        assert sent(await sending).outcome == Cancelled()
+        assert sent(await sending).outcome == refold.Cancelled()
         assert await session.cancel()
 
 
 async def test_who_stops_waiting_leaves_the_run_alone(log: Path) -> None:
     model = HeldAnswer("Done.")
     async with runtime_of(log, model):
-        session = connect(log).session("s")
+        session = refold.connect(log).session("s")
         sending = asyncio.create_task(session.send("hello", key="k"))
         await model.asked.wait()
         sending.cancel()
@@ -169,18 +150,20 @@ async def test_who_stops_waiting_leaves_the_run_alone(log: Path) -> None:
 
 
 async def test_images_go_through_the_inbox(log: Path) -> None:
-    image = ImageBlock(media_type="image/png", data=b"\x89PNG")
+    image = refold.ImageBlock(media_type="image/png", data=b"\x89PNG")
     async with runtime_of(log):
-        session = connect(log).session("s")
+        session = refold.connect(log).session("s")
         first = sent(await session.send(["what is this?", image], key="k"))
-        assert sent(await session.send([TextBlock(text="what is this?"), image], key="k")) == first
-        assert (await session.history())[0].content == (TextBlock(text="what is this?"), image)
-        assert sent(await session.send([TextBlock(text="text")], key="t")) == sent(await session.send("text", key="t"))
+        assert sent(await session.send([refold.TextBlock(text="what is this?"), image], key="k")) == first
+        assert (await session.history())[0].content == (refold.TextBlock(text="what is this?"), image)
+        assert sent(await session.send([refold.TextBlock(text="text")], key="t")) == sent(
+            await session.send("text", key="t")
+        )
 
 
 async def test_follow_yields_what_becomes_durable_from_the_beginning_or_from_now_on(log: Path) -> None:
     async with runtime_of(log):
-        session = connect(log).session("s")
+        session = refold.connect(log).session("s")
         following = session.follow(after_version=0)
         first = asyncio.ensure_future(anext(following))
         await session.send("hello")
@@ -197,10 +180,10 @@ async def test_follow_yields_what_becomes_durable_from_the_beginning_or_from_now
 @pytest.mark.slow
 async def test_many_requests_at_once_are_all_answered(log: Path) -> None:
     async with runtime_of(log):
-        sessions = [connect(log).session(f"s{number % 20}") for number in range(40)]
+        sessions = [refold.connect(log).session(f"s{number % 20}") for number in range(40)]
         results = await asyncio.gather(*[session.send("hello") for session in sessions])
         assert {sent(result).text for result in results} == {"Said."}
-        assert len(await connect(log).sessions()) == 20
+        assert len(await refold.connect(log).sessions()) == 20
     assert (await check_log(log)).sound
 
 
@@ -210,20 +193,20 @@ async def test_many_requests_at_once_are_all_answered(log: Path) -> None:
 async def test_without_a_runtime_an_input_is_recorded_and_the_wait_for_its_run_ends(log: Path) -> None:
     await begun(log, "s")
     clock = ManualClock()
-    session = connect(log, clock=clock).session("s")
+    session = refold.connect(log, clock=clock).session("s")
     unfinished = await hurried(clock, session.send("and now?", key="k"))
-    assert isinstance(unfinished, Unfinished)
+    assert isinstance(unfinished, refold.Unfinished)
     assert unfinished.run is not None
     assert unfinished.why == f"no runtime owns the log; {unfinished.run} goes on when one does"
     assert 10 <= clock.monotonic_s() < 20
     async with runtime_of(log):
-        assert sent(await connect(log).session("s").send("and now?", key="k")).run == unfinished.run
+        assert sent(await refold.connect(log).session("s").send("and now?", key="k")).run == unfinished.run
 
 
 async def test_a_runtime_that_comes_in_time_is_waited_for(log: Path) -> None:
     await begun(log, "s")
     clock = ManualClock()
-    waiting = asyncio.create_task(connect(log, clock=clock, patience_s=100_000).session("new").send("hello"))
+    waiting = asyncio.create_task(refold.connect(log, clock=clock, patience_s=100_000).session("new").send("hello"))
     while not (clock.waiting() or waiting.done()):  # noqa: ASYNC110 - it has seen that nobody owns the log
         await asyncio.sleep(0)
     async with runtime_of(log):
@@ -233,15 +216,15 @@ async def test_a_runtime_that_comes_in_time_is_waited_for(log: Path) -> None:
 async def test_a_new_session_waits_in_the_inbox_for_the_next_runtime_and_so_does_its_cancellation(log: Path) -> None:
     await begun(log, "other")
     clock = ManualClock()
-    session = connect(log, clock=clock, patience_s=1).session("new")
+    session = refold.connect(log, clock=clock, patience_s=1).session("new")
     unfinished = await hurried(clock, session.send("hello", key="k"))
-    assert unfinished == Unfinished(
+    assert unfinished == refold.Unfinished(
         session=session.id, key="k", run=None, why="no runtime owns the log; the input waits in the inbox for one"
     )
     assert await session.history() == []
     assert not await hurried(clock, session.cancel(key="c"))
     async with runtime_of(log, HeldAnswer("never")):
-        assert sent(await connect(log).session("new").send("hello", key="k")).outcome == Cancelled()
+        assert sent(await refold.connect(log).session("new").send("hello", key="k")).outcome == refold.Cancelled()
     assert (await check_log(log)).sound
 
 
@@ -249,18 +232,18 @@ async def test_a_new_session_waits_in_the_inbox_for_the_next_runtime_and_so_does
 async def test_an_owner_that_does_not_look_is_named(log: Path) -> None:
     async with runtime_of(log, inbox_poll_s=0):
         clock = ManualClock()
-        unfinished = await hurried(clock, connect(log, clock=clock).session("s").send("hello"))
-        assert isinstance(unfinished, Unfinished)
+        unfinished = await hurried(clock, refold.connect(log, clock=clock).session("s").send("hello"))
+        assert isinstance(unfinished, refold.Unfinished)
         assert f"process {os.getpid()} on host" in unfinished.why
         assert unfinished.run is None
 
 
 async def test_only_an_input_begins_a_session(log: Path) -> None:
     async with runtime_of(log):
-        await connect(log).session("s").send("hello")
-        session = connect(log).session("mistyped")
+        await refold.connect(log).session("s").send("hello")
+        session = refold.connect(log).session("mistyped")
         for command in (session.cancel(), session.decide("call_6_0", allow=True), session.approvals()):
-            with pytest.raises(ConfigError, match="no session 'mistyped'"):
+            with pytest.raises(refold.ConfigError, match="no session 'mistyped'"):
                 await command
         assert await session.history() == []
         assert [recorded async for recorded in session.events()] == []
@@ -271,17 +254,17 @@ async def test_only_an_input_begins_a_session(log: Path) -> None:
 
 async def test_a_log_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Path) -> None:
     log = tmp_path / "none.db"
-    with pytest.raises(PersistenceError, match="does not exist"):
-        await connect(log).session("s").send("hello")
-    with pytest.raises(PersistenceError, match="does not exist"):
-        await connect(log).sessions()
+    with pytest.raises(refold.PersistenceError, match="does not exist"):
+        await refold.connect(log).session("s").send("hello")
+    with pytest.raises(refold.PersistenceError, match="does not exist"):
+        await refold.connect(log).sessions()
     assert os.listdir(tmp_path) == []
 
 
 async def test_a_log_that_its_owner_is_about_to_make_is_waited_for(log: Path) -> None:
     clock = ManualClock()
     about_to_make = await LogOwnership.acquire(log, wait_s=0)
-    waiting = asyncio.create_task(connect(log, clock=clock).sessions())
+    waiting = asyncio.create_task(refold.connect(log, clock=clock).sessions())
     while not (clock.waiting() or waiting.done()):  # noqa: ASYNC110 - it has seen that there is no file
         await asyncio.sleep(0)
     about_to_make.release()
@@ -290,21 +273,23 @@ async def test_a_log_that_its_owner_is_about_to_make_is_waited_for(log: Path) ->
 
 
 def test_what_cannot_be_connected_to_is_refused(log: Path) -> None:
-    with pytest.raises(ConfigError, match="names no file"):
-        connect("")
-    with pytest.raises(ConfigError, match="a log in memory is its runtime's own and cannot be reached from elsewhere"):
-        connect(":memory:")
-    with pytest.raises(ConfigError, match="other processes see no store"):
-        connect(object())  # type: ignore[arg-type]
+    with pytest.raises(refold.ConfigError, match="names no file"):
+        refold.connect("")
+    with pytest.raises(
+        refold.ConfigError, match="a log in memory is its runtime's own and cannot be reached from elsewhere"
+    ):
+        refold.connect(":memory:")
+    with pytest.raises(refold.ConfigError, match="other processes see no store"):
+        refold.connect(object())  # type: ignore[arg-type]
     for patience_s in (-1, float("nan"), float("inf"), True):
-        with pytest.raises(ConfigError, match="patience_s must be a number"):
-            Connection(log, patience_s=patience_s)
-    with pytest.raises(ConfigError, match="session id"):
-        connect(log).session("")
+        with pytest.raises(refold.ConfigError, match="patience_s must be a number"):
+            refold.Connection(log, patience_s=patience_s)
+    with pytest.raises(refold.ConfigError, match="session id"):
+        refold.connect(log).session("")
 
 
 async def test_a_connection_says_who_owns_the_log(log: Path) -> None:
-    connection = connect(log)
+    connection = refold.connect(log)
     assert connection.owner() is None
     async with runtime_of(log):
         owner = connection.owner()
@@ -315,7 +300,7 @@ async def test_a_connection_says_who_owns_the_log(log: Path) -> None:
 
 async def test_another_thread_of_the_owners_process_uses_a_connection(log: Path) -> None:
     async with runtime_of(log):
-        result = await asyncio.to_thread(lambda: asyncio.run(connect(log).session("s").send("hello")))
+        result = await asyncio.to_thread(lambda: asyncio.run(refold.connect(log).session("s").send("hello")))
         assert sent(result).text == "Said."
 
 
@@ -323,15 +308,18 @@ async def test_another_thread_of_the_owners_process_uses_a_connection(log: Path)
 
 
 def test_threads_use_a_connection_without_a_loop(log: Path) -> None:
-    with runtime_of(log, use("pay", {"amount": 3}), say("Paid."), HeldAnswer("never")), connect(log) as connection:
+    with (
+        runtime_of(log, refold.use("pay", {"amount": 3}), refold.say("Paid."), HeldAnswer("never")),
+        refold.connect(log) as connection,
+    ):
         session = connection.session("s")
         waiting = session.send("pay 3")
-        assert isinstance(waiting, Unfinished)
+        assert isinstance(waiting, refold.Unfinished)
         [call] = connection.approvals()
         assert session.approvals() == [call]
         assert session.decide(call.call, allow=True)
         assert sent(session.send("pay 3", key=waiting.key)).text == "Paid."
-        assert isinstance(session.send("hang", wait_s=0), Unfinished)
+        assert isinstance(session.send("hang", wait_s=0), refold.Unfinished)
         followed = session.follow(after_version=0)
         while not isinstance(next(followed).event, RunCompleted):
             pass
@@ -346,7 +334,7 @@ def test_threads_use_a_connection_without_a_loop(log: Path) -> None:
 
 def test_a_connection_for_threads_is_used_again_after_its_end(log: Path) -> None:
     with runtime_of(log):
-        connection = SyncConnection(connect(log))
+        connection = refold.SyncConnection(refold.connect(log))
         for text in "12":
             assert sent(connection.session("s").send(text)).text == "Said."
             connection.close()
@@ -354,5 +342,5 @@ def test_a_connection_for_threads_is_used_again_after_its_end(log: Path) -> None
 
 
 async def test_a_blocking_call_in_a_thread_with_a_loop_is_refused(log: Path) -> None:
-    with connect(log) as connection, pytest.raises(WouldDeadlock):
+    with refold.connect(log) as connection, pytest.raises(WouldDeadlock):
         connection.sessions()

@@ -11,17 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    CommandRejected,
-    PersistenceError,
-    ScriptedProvider,
-    TextBlock,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import ManualClock, SystemClock
 from refold.events import StoredBlock
 from refold.events.core.ids import RunId, ToolCallId
@@ -44,10 +34,10 @@ from refold.stores import InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, Seen
 
-CONFIG = AgentConfig(model="m")
+CONFIG = refold.AgentConfig(model="m")
 
 
-@tool(tier="confirm")
+@refold.tool(tier="confirm")
 def pay(amount: int) -> str:
     return "paid"
 
@@ -65,10 +55,12 @@ def beside(tmp_path: Path) -> Path:
     return path
 
 
-def runtime_of(log: Any, *script: Any, **options: Any) -> AgentRuntime:
+def runtime_of(log: Any, *script: Any, **options: Any) -> refold.AgentRuntime:
     name = options.pop("name", "agent")
-    provider = ScriptedProvider(script or [say("Said.")] * 50)
-    return AgentRuntime(CONFIG, provider=provider, tools=[pay], log=log, name=name, **{"inbox_poll_s": 0.01, **options})
+    provider = refold.ScriptedProvider(script or [refold.say("Said.")] * 50)
+    return refold.AgentRuntime(
+        CONFIG, provider=provider, tools=[pay], log=log, name=name, **{"inbox_poll_s": 0.01, **options}
+    )
 
 
 async def begun(log: Path, *sessions: str) -> Inbox:
@@ -98,12 +90,12 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0)
 
 
-async def inputs(runtime: AgentRuntime, session: str) -> list[str]:
+async def inputs(runtime: refold.AgentRuntime, session: str) -> list[str]:
     found: list[str] = []
     async for recorded in (await runtime.session(session)).events():
         if isinstance(recorded.event, InputQueued):
             [block] = recorded.event.content
-            found.append(block.text if isinstance(block, TextBlock) else type(block).__name__)
+            found.append(block.text if isinstance(block, refold.TextBlock) else type(block).__name__)
     return found
 
 
@@ -131,7 +123,7 @@ async def test_what_was_put_there_while_no_runtime_ran_is_performed_in_order_by_
 
 
 async def test_a_command_is_given_to_the_runtime_of_this_very_process(log: Path) -> None:
-    async with runtime_of(log, say("Said."), use("pay", {"amount": 3}), say("Paid.")) as runtime:
+    async with runtime_of(log, refold.say("Said."), refold.use("pay", {"amount": 3}), refold.say("Paid.")) as runtime:
         session = await runtime.session("s")
         await session.send("hello")
         seen = Seen(runtime, session)
@@ -264,7 +256,7 @@ async def test_a_file_that_is_no_inbox_is_logged_once_and_costs_the_runtime_noth
 async def test_a_row_that_the_log_refuses_is_performed_later_and_lets_other_sessions_go_first(beside: Path) -> None:
     store, clock = FailingStore(InMemoryStore()), ManualClock()
     inbox = Inbox(beside, clock)
-    store.fail_appends(lambda: PersistenceError("the disk is full"), of="session/a")
+    store.fail_appends(lambda: refold.PersistenceError("the disk is full"), of="session/a")
     async with runtime_of(store, clock=clock) as runtime:
         reader = InboxReader(runtime.context, beside)
         first, second, other = [
@@ -348,7 +340,7 @@ async def test_any_text_arrives_as_it_was(log: Path, text: str, recorded: str) -
         assert (await inputs(runtime, "s"))[1:] == [recorded]
         [message] = (await (await runtime.session("s")).history())[2:3]
         [block] = message.content
-        assert isinstance(block, TextBlock)
+        assert isinstance(block, refold.TextBlock)
         assert block.text == text.replace("\ud83d", "\ufffd")
 
 
@@ -366,7 +358,7 @@ async def test_what_nobody_could_perform_is_refused_before_it_is_put_there(
     beside: Path, command: InboxCommand, key: str, said: str
 ) -> None:
     inbox = Inbox(beside, SystemClock())
-    with pytest.raises(CommandRejected, match=said):
+    with pytest.raises(refold.CommandRejected, match=said):
         await inbox.put("s", command, key)
     assert await inbox.file.sessions_waiting() == []
 
@@ -375,7 +367,7 @@ async def test_a_row_that_is_gone_is_said_to_be(log: Path) -> None:
     inbox = await begun(log, "s")
     entry = await inbox.put("s", InboxDecide(call=ToolCallId("c"), allow=True), "k")
     assert await inbox.file.take_back(entry.name)
-    with pytest.raises(CommandRejected, match=r"is not in the inbox .* any more"):
+    with pytest.raises(refold.CommandRejected, match=r"is not in the inbox .* any more"):
         await inbox.outcome(entry)
 
 
@@ -383,7 +375,7 @@ async def test_a_log_that_cannot_be_written_takes_the_command_back(log: Path) ->
     inbox = await begun(log, "s")
     with closing(sqlite3.connect(log)) as connection, connection:
         connection.execute("UPDATE events SET data = '{}' WHERE version = 3")
-    with pytest.raises(PersistenceError):
+    with pytest.raises(refold.PersistenceError):
         await give(log, "s", InboxSend(text="x"), key="k")
     assert await inbox.file.sessions_waiting() == []
 

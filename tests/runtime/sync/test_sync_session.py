@@ -10,37 +10,7 @@ from typing import Any, assert_type
 
 import pytest
 
-from refold import (
-    ActorStopped,
-    AgentConfig,
-    AgentRuntime,
-    Allow,
-    AskCycle,
-    CancellationToken,
-    Cancelled,
-    CommandRejected,
-    Completed,
-    ConfigError,
-    Message,
-    Missed,
-    PersistenceError,
-    ProviderError,
-    RecordedEvent,
-    RunResult,
-    ScriptedProvider,
-    SessionId,
-    Streamed,
-    SyncRuntime,
-    SyncSession,
-    TextBlock,
-    Tool,
-    ToolApprovalRequested,
-    ToolContext,
-    WouldDeadlock,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors import Actor
 from refold.events.session.events import RunCompleted
 from refold.stores import InMemoryStore
@@ -48,42 +18,44 @@ from tests.conformance.sessions import TERMINAL
 from tests.conformance.threads import Held, InThread
 
 
-def runtime_of(*script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
-    config = options.pop("config", AgentConfig(model="m"))
-    return AgentRuntime(config, provider=ScriptedProvider(script), tools=tools, **options)
+def runtime_of(*script: Any, tools: Any = (), **options: Any) -> refold.AgentRuntime:
+    config = options.pop("config", refold.AgentConfig(model="m"))
+    return refold.AgentRuntime(config, provider=refold.ScriptedProvider(script), tools=tools, **options)
 
 
-def kinds_of(session: SyncSession) -> list[str]:
+def kinds_of(session: refold.SyncSession) -> list[str]:
     return [type(recorded.event).__name__ for recorded in session.events()]
 
 
-@tool(tier="confirm")
+@refold.tool(tier="confirm")
 def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
 def test_a_session_is_used_without_a_loop(tmp_path: Path) -> None:
-    with runtime_of(say("Sunny."), ProviderError("no credit", kind="auth"), log=tmp_path / "events.db") as runtime:
-        assert isinstance(runtime, SyncRuntime)
+    with runtime_of(
+        refold.say("Sunny."), refold.ProviderError("no credit", kind="auth"), log=tmp_path / "events.db"
+    ) as runtime:
+        assert isinstance(runtime, refold.SyncRuntime)
         session = runtime.session("alice")
-        result = assert_type(session.send("Weather in Lisbon?", key="req-17"), RunResult)
-        assert (result.text, result.outcome) == ("Sunny.", Completed())
+        result = assert_type(session.send("Weather in Lisbon?", key="req-17"), refold.RunResult)
+        assert (result.text, result.outcome) == ("Sunny.", refold.Completed())
         assert session.send("Weather in Lisbon?", key="req-17") == result
-        messages = assert_type(session.history(), list[Message])
+        messages = assert_type(session.history(), list[refold.Message])
         assert [message.text for message in messages] == ["Weather in Lisbon?", "Sunny."]
-        assert assert_type(runtime.sessions(), list[SessionId]) == [session.id] == ["alice"]
+        assert assert_type(runtime.sessions(), list[refold.SessionId]) == [session.id] == ["alice"]
         assert runtime.commits == 4
         assert runtime.tools.names() == ()
         assert type(session.send("And in Porto?").outcome).__name__ == "Failed"
     with runtime_of(log=tmp_path / "events.db") as runtime:
         session = runtime.session("alice", restore=True)
         assert [message.text for message in session.history()][:2] == ["Weather in Lisbon?", "Sunny."]
-        with pytest.raises(ConfigError, match="no session 'bob'"):
+        with pytest.raises(refold.ConfigError, match="no session 'bob'"):
             runtime.session("bob", restore=True)
 
 
 def test_events_are_yielded_over_the_bounds_of_pages_and_from_a_version_on() -> None:
-    with runtime_of(*[say("yes")] * 250) as runtime:
+    with runtime_of(*[refold.say("yes")] * 250) as runtime:
         session = runtime.session("s")
         for number in range(250):
             session.send(f"{number}")
@@ -92,27 +64,27 @@ def test_events_are_yielded_over_the_bounds_of_pages_and_from_a_version_on() -> 
         assert versions == list(range(1, len(versions) + 1))
         assert [recorded.version for recorded in session.events(after_version=1000)] == versions[1000:]
         assert session.state_at(3).version == 3
-        assert [recorded.version for recorded in runtime.recorded_after(SessionId("s"), 5, 2)] == [6, 7]
+        assert [recorded.version for recorded in runtime.recorded_after(refold.SessionId("s"), 5, 2)] == [6, 7]
 
 
 def test_an_approval_handler_is_asked_in_a_thread_of_its_own() -> None:
     threads = list[str]()
 
-    def allow(session: SessionId, request: ToolApprovalRequested) -> Allow:
+    def allow(session: refold.SessionId, request: refold.ToolApprovalRequested) -> refold.Allow:
         threads.append(threading.current_thread().name)
-        return Allow()
+        return refold.Allow()
 
-    with runtime_of(use("pay", {"amount": 5}), say("thanks"), tools=[pay], approval=allow) as runtime:
+    with runtime_of(refold.use("pay", {"amount": 5}), refold.say("thanks"), tools=[pay], approval=allow) as runtime:
         assert runtime.session("s").send("pay 5").text == "thanks"
     assert threads == ["refold-approval-1"]
 
 
 def test_every_argument_of_send_reaches_the_run() -> None:
-    seen, token = list[str](), CancellationToken()
+    seen, token = list[str](), refold.CancellationToken()
     token.cancel("no longer wanted")
-    with runtime_of(say("yes")) as runtime:
+    with runtime_of(refold.say("yes")) as runtime:
         session = runtime.session("s")
-        assert session.send("go", cancel=token).outcome == Cancelled()
+        assert session.send("go", cancel=token).outcome == refold.Cancelled()
         threads = set[str]()
 
         def see(recorded: Any) -> None:
@@ -125,13 +97,13 @@ def test_every_argument_of_send_reaches_the_run() -> None:
 
 
 def test_what_on_event_raises_is_raised_to_the_caller() -> None:
-    with runtime_of(say("no"), say("yes")) as runtime:
+    with runtime_of(refold.say("no"), refold.say("yes")) as runtime:
         session = runtime.session("s")
 
         def use_the_session(recorded: Any) -> None:
             session.history()
 
-        with pytest.raises(WouldDeadlock, match="on_event"):
+        with pytest.raises(refold.WouldDeadlock, match="on_event"):
             session.send("go", on_event=use_the_session)
         assert session.send("go").text == "yes"
 
@@ -140,31 +112,31 @@ def test_what_on_event_raises_is_raised_to_the_caller() -> None:
 
 
 def test_a_run_is_read_as_a_stream() -> None:
-    config = AgentConfig(model="m", streaming=True)
-    with runtime_of(say("one two three"), say("again"), config=config) as runtime:
+    config = refold.AgentConfig(model="m", streaming=True)
+    with runtime_of(refold.say("one two three"), refold.say("again"), config=config) as runtime:
         session = runtime.session("s")
         with session.stream("go", key="k") as stream:
-            with pytest.raises(ConfigError, match="has not ended"):
+            with pytest.raises(refold.ConfigError, match="has not ended"):
                 _ = stream.result
             items = list(stream)
             assert next(stream, None) is None
-        text = "".join(getattr(item.delta, "text", "") for item in items if isinstance(item, Streamed))
+        text = "".join(getattr(item.delta, "text", "") for item in items if isinstance(item, refold.Streamed))
         assert text == "one two three"
         assert kind_of(items[-1]) == "RunCompleted"
         assert stream.result.text == "one two three"
         assert stream.run == stream.result.run
-        recorded = [item for item in session.stream("go", key="k") if isinstance(item, RecordedEvent)]
-        assert recorded == [item for item in items if isinstance(item, RecordedEvent)]
+        recorded = [item for item in session.stream("go", key="k") if isinstance(item, refold.RecordedEvent)]
+        assert recorded == [item for item in items if isinstance(item, refold.RecordedEvent)]
 
 
 @pytest.mark.parametrize("how", ["left", "closed", "dropped", "left by an error"])
 def test_a_stream_that_is_not_read_to_its_end_cancels_its_run_before_its_caller_goes_on(how: str) -> None:
-    with runtime_of(Held(), say("yes")) as runtime:
+    with runtime_of(Held(), refold.say("yes")) as runtime:
         session = runtime.session("s")
         if how == "left":
             with session.stream("go") as stream:
                 assert kind_of(next(stream)) == "InputQueued"
-            assert stream.result.outcome == Cancelled()
+            assert stream.result.outcome == refold.Cancelled()
         elif how == "closed":
             stream = session.stream("go")
             next(stream)
@@ -191,23 +163,23 @@ def test_a_stream_that_is_never_begun_sends_nothing() -> None:
 
 
 def test_sessions_are_followed_by_a_thread_until_it_leaves_or_the_runtime_closes() -> None:
-    with runtime_of(say("yes"), say("yes")) as runtime:
+    with runtime_of(refold.say("yes"), refold.say("yes")) as runtime:
         following = runtime.follow()
-        seen = InThread(lambda: [item.stream for item in following if isinstance(item, RecordedEvent)])
+        seen = InThread(lambda: [item.stream for item in following if isinstance(item, refold.RecordedEvent)])
         left = runtime.follow(capacity=1)
         reader = InThread(lambda: list(left))
         runtime.session("a").send("go")
         runtime.session("b").send("go")
         left.close()
-        assert [item for item in reader.result() if not isinstance(item, Missed | RecordedEvent)] == []
-        with pytest.raises(ConfigError, match="capacity"):
+        assert [item for item in reader.result() if not isinstance(item, refold.Missed | refold.RecordedEvent)] == []
+        with pytest.raises(refold.ConfigError, match="capacity"):
             runtime.follow(capacity=0)
     assert set(seen.result()) == {"session/a", "session/b"}
     assert list(following) == []
 
 
 def test_a_subscriber_is_called_until_it_is_taken_back() -> None:
-    with runtime_of(say("one"), say("two"), say("three")) as runtime:
+    with runtime_of(refold.say("one"), refold.say("two"), refold.say("three")) as runtime:
         session, seen = runtime.session("s"), list[str]()
 
         def see(recorded: Any) -> None:
@@ -231,7 +203,7 @@ def test_a_subscriber_is_called_until_it_is_taken_back() -> None:
 
 
 def test_an_error_carries_the_way_from_the_caller_to_where_it_arose() -> None:
-    with runtime_of() as runtime, pytest.raises(CommandRejected) as raised:
+    with runtime_of() as runtime, pytest.raises(refold.CommandRejected) as raised:
         runtime.session("s").decide("none", allow=True)
     names = [entry.name for entry in raised.traceback]
     assert names[0] == "test_an_error_carries_the_way_from_the_caller_to_where_it_arose"
@@ -241,19 +213,19 @@ def test_an_error_carries_the_way_from_the_caller_to_where_it_arose() -> None:
 def test_a_runtime_that_cannot_open_says_why_and_leaves_no_thread(tmp_path: Path) -> None:
     class Broken(InMemoryStore):
         async def head(self, stream: str) -> Any:
-            raise PersistenceError("the disk is gone")
+            raise refold.PersistenceError("the disk is gone")
 
     before = set(threading.enumerate())
-    with pytest.raises(PersistenceError, match="the disk is gone"):
+    with pytest.raises(refold.PersistenceError, match="the disk is gone"):
         runtime_of(log=Broken()).__enter__()
     assert set(threading.enumerate()) <= before
-    with pytest.raises(ConfigError, match="open already"), runtime_of() as runtime:
+    with pytest.raises(refold.ConfigError, match="open already"), runtime_of() as runtime:
         runtime.asynchronous.__enter__()
     assert set(threading.enumerate()) <= before
 
 
 def test_a_closed_runtime_refuses_everything_and_is_closed_again_without_effect() -> None:
-    with runtime_of(say("yes")) as runtime:
+    with runtime_of(refold.say("yes")) as runtime:
         session = runtime.session("s")
         session.send("go")
         stream = session.stream("go")
@@ -267,7 +239,7 @@ def test_a_closed_runtime_refuses_everything_and_is_closed_again_without_effect(
             lambda: runtime.subscribe(print),
             lambda: next(stream),
         ):
-            with pytest.raises(ActorStopped) as raised:
+            with pytest.raises(refold.ActorStopped) as raised:
                 call()
             assert str(raised.value) == "the runtime is closed; open a new one on the same log"
         runtime.close(cancel=True)
@@ -275,10 +247,10 @@ def test_a_closed_runtime_refuses_everything_and_is_closed_again_without_effect(
 
 
 def test_a_runtime_that_is_not_open_or_lives_on_another_loop_says_what_to_use() -> None:
-    runtime = runtime_of(say("yes"))
-    with pytest.raises(ConfigError, match="not open; use it inside `async with`, or `with`"):
+    runtime = runtime_of(refold.say("yes"))
+    with pytest.raises(refold.ConfigError, match="not open; use it inside `async with`, or `with`"):
         runtime.follow()
-    with runtime, pytest.raises(ConfigError, match="use it there, or what its `with` gives"):
+    with runtime, pytest.raises(refold.ConfigError, match="use it there, or what its `with` gives"):
         runtime.follow()
 
 
@@ -289,24 +261,24 @@ def test_closing_ends_open_runs_where_that_is_asked_for() -> None:
         sending = InThread(lambda: session.send("go"))
         held.asked.wait()
         runtime.close(cancel=True)
-        assert sending.result().outcome == Cancelled()
+        assert sending.result().outcome == refold.Cancelled()
 
 
 async def test_with_is_refused_where_a_loop_runs() -> None:
     before = set(threading.enumerate())
-    with pytest.raises(WouldDeadlock, match="async with"):
+    with pytest.raises(refold.WouldDeadlock, match="async with"):
         runtime_of().__enter__()
     assert set(threading.enumerate()) <= before
-    async with runtime_of(say("yes")) as runtime:
+    async with runtime_of(refold.say("yes")) as runtime:
         assert (await (await runtime.session("s")).send("go")).text == "yes"
 
 
 def test_a_blocking_call_is_refused_where_another_loop_would_stand_still() -> None:
-    with runtime_of(say("yes"), say("yes")) as runtime:
+    with runtime_of(refold.say("yes"), refold.say("yes")) as runtime:
         session = runtime.session("s")
 
         async def in_a_web_server() -> str:
-            with pytest.raises(WouldDeadlock, match="to_thread"):
+            with pytest.raises(refold.WouldDeadlock, match="to_thread"):
                 session.send("go")
             return (await asyncio.to_thread(session.send, "go")).text
 
@@ -319,15 +291,20 @@ def test_a_blocking_call_is_refused_where_another_loop_would_stand_still() -> No
 def test_a_plain_tool_uses_another_session_and_is_refused_its_own() -> None:
     outcomes = list[str]()
 
-    @tool
+    @refold.tool
     def delegate(to: str) -> str:
         try:
             outcomes.append(runtime.session(to).send("help").text)
-        except AskCycle as error:
+        except refold.AskCycle as error:
             outcomes.append(str(error))
         return outcomes[-1]
 
-    script = [use("delegate", {"to": "b"}), say("from b"), use("delegate", {"to": "a"}), say("done")]
+    script = [
+        refold.use("delegate", {"to": "b"}),
+        refold.say("from b"),
+        refold.use("delegate", {"to": "a"}),
+        refold.say("done"),
+    ]
     with runtime_of(*script, tools=[delegate]) as runtime:
         assert runtime.session("a").send("go").text == "done"
     assert outcomes[0] == "from b"
@@ -336,45 +313,45 @@ def test_a_plain_tool_uses_another_session_and_is_refused_its_own() -> None:
 
 
 async def test_a_tool_may_have_its_own_session_go_on_after_this_run_as_the_refusal_says() -> None:
-    @tool
-    async def later(context: ToolContext[Any]) -> str:
+    @refold.tool
+    async def later(context: refold.ToolContext[Any]) -> str:
         """Accept an input for after this run."""
         session = await runtime.session(context.session)
-        with pytest.raises(AskCycle, match=r"the session's remind\(\), which does not wait"):
+        with pytest.raises(refold.AskCycle, match=r"the session's remind\(\), which does not wait"):
             await session.send("and then?")
         return await session.remind("and then?", at=datetime.now(UTC), key="then")
 
-    async with runtime_of(use("later"), say("done"), say("then"), tools=[later]) as runtime:
+    async with runtime_of(refold.use("later"), refold.say("done"), refold.say("then"), tools=[later]) as runtime:
         session = await runtime.session("a")
         async with session.follow() as followed:
             assert (await session.send("go")).text == "done"
             ended = 0
             async for item in followed:
-                ended += isinstance(item, RecordedEvent) and isinstance(item.event, RunCompleted)
+                ended += isinstance(item, refold.RecordedEvent) and isinstance(item.event, RunCompleted)
                 if ended == 2:
                     break
         assert [message.text for message in await session.history()][-1] == "then"
 
 
 def test_an_async_tool_is_told_to_await_and_can() -> None:
-    @tool
+    @refold.tool
     async def delegate() -> str:
-        with pytest.raises(WouldDeadlock, match="asynchronous"):
+        with pytest.raises(refold.WouldDeadlock, match="asynchronous"):
             runtime.session("b")
         other = await runtime.asynchronous.session("b")
         return (await other.send("help")).text
 
-    with runtime_of(use("delegate"), say("from b"), say("done"), tools=[delegate]) as runtime:
+    with runtime_of(refold.use("delegate"), refold.say("from b"), refold.say("done"), tools=[delegate]) as runtime:
         session = runtime.session("a")
         assert session.send("go").text == "done"
-        assert session.history()[2].content[0].content == (TextBlock(text="from b"),)  # type: ignore[union-attr]
+        assert session.history()[2].content[0].content == (refold.TextBlock(text="from b"),)  # type: ignore[union-attr]
 
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="none")
 
 
-def saw(seen: list[str]) -> Tool[[], str]:
-    @tool
+def saw(seen: list[str]) -> refold.Tool[[], str]:
+    @refold.tool
     def look() -> str:
         """Look at a context variable."""
         seen.append(request_id.get())
@@ -388,13 +365,13 @@ async def test_tools_see_the_context_variables_of_where_the_runtime_was_opened_i
 
     def in_threads() -> None:
         request_id.set("opened")
-        with runtime_of(use("look"), say("done"), tools=[saw(seen)]) as runtime:
+        with runtime_of(refold.use("look"), refold.say("done"), tools=[saw(seen)]) as runtime:
             request_id.set("sent")
             runtime.session("s").send("go")
 
     await asyncio.to_thread(in_threads)
     request_id.set("opened")
-    async with runtime_of(use("look"), say("done"), tools=[saw(seen)]) as runtime:
+    async with runtime_of(refold.use("look"), refold.say("done"), tools=[saw(seen)]) as runtime:
         request_id.set("sent")
         await (await runtime.session("s")).send("go")
     assert seen == ["opened", "opened"]

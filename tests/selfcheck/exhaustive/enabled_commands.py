@@ -12,27 +12,7 @@ from refold.events.core.content import ImageBlock, Message, TextBlock, ToolUseBl
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, Usage
-from refold.events.session.commands import (
-    AllowTurn,
-    CancelRun,
-    ClearHistory,
-    Configure,
-    DecideApproval,
-    ImportHistory,
-    OpenSession,
-    RecordCallWaiting,
-    RecordContext,
-    RecordModelFailure,
-    RecordModelInterruption,
-    RecordModelResponse,
-    RecordRequest,
-    RecordTimer,
-    RecordToolResult,
-    ResumeRun,
-    SendInput,
-    SessionCommand,
-    SetContentAside,
-)
+from refold.events.session import commands
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession
 from tests.selfcheck.exhaustive.scope import (
     AGENT,
@@ -74,7 +54,7 @@ _HISTORY = (
 class Move(msgspec.Struct, frozen=True):
     """A command, and what is certain about it."""
 
-    command: SessionCommand
+    command: commands.SessionCommand
     must_happen: bool = False
     """It may be neither refused nor taken for something that was recorded before."""
     foreign: bool = False
@@ -91,13 +71,13 @@ class EnabledCommands:
         self._configuration = configuration(scope)
         self._answers = answers(scope)
         self._opening = (
-            Move(OpenSession(session=SESSION, agent=AGENT)),
-            Move(Configure(configuration=self._configuration)),
-            Move(OpenSession(session=SessionId("bob"), agent=AGENT), foreign=True),
+            Move(commands.OpenSession(session=SESSION, agent=AGENT)),
+            Move(commands.Configure(configuration=self._configuration)),
+            Move(commands.OpenSession(session=SessionId("bob"), agent=AGENT), foreign=True),
         )
 
     @property
-    def prelude(self) -> tuple[SessionCommand, ...]:
+    def prelude(self) -> tuple[commands.SessionCommand, ...]:
         """The commands that every life begins with."""
         return self._opening[0].command, self._opening[1].command
 
@@ -121,59 +101,63 @@ class EnabledCommands:
 
     def _inputs(self, observed: ObservedSession) -> Iterator[Move]:
         room = observed.inputs < self._scope.inputs
-        yield Move(SendInput(content=(TextBlock(text=" "),)))
+        yield Move(commands.SendInput(content=(TextBlock(text=" "),)))
         if room:
-            yield Move(SendInput(content=_IMAGE if self._scope.refuses else _HELLO), must_happen=True)
-            yield Move(SendInput(content=_HELLO, cancelled=True), must_happen=True)
+            yield Move(commands.SendInput(content=_IMAGE if self._scope.refuses else _HELLO), must_happen=True)
+            yield Move(commands.SendInput(content=_HELLO, cancelled=True), must_happen=True)
         if "send" in self._scope.keyed and (room or "send" in observed.keys):
-            yield Move(SendInput(content=_HELLO, key="send"))
-            yield Move(SendInput(content=_HURRY, key="send"))
-            yield Move(SendInput(content=_HELLO, key="send", cancelled=True))
+            yield Move(commands.SendInput(content=_HELLO, key="send"))
+            yield Move(commands.SendInput(content=_HURRY, key="send"))
+            yield Move(commands.SendInput(content=_HELLO, key="send", cancelled=True))
         yield from self._special_inputs(room, room or "send" in observed.keys)
 
     def _special_inputs(self, room: bool, room_with_key: bool) -> Iterator[Move]:
         """Yield inputs that join the run under way, go step by step, or are for later."""
         scope = self._scope
         if scope.now and room:
-            yield Move(SendInput(content=_HURRY, now=True), must_happen=True)
+            yield Move(commands.SendInput(content=_HURRY, now=True), must_happen=True)
         if scope.stepwise and room:
-            yield Move(SendInput(content=_HELLO, stepwise=True), must_happen=True)
+            yield Move(commands.SendInput(content=_HELLO, stepwise=True), must_happen=True)
         if scope.scheduled and room:
             for later in SCHEDULED_AT:
-                yield Move(SendInput(content=_HELLO, due_at=later), must_happen=True)
+                yield Move(commands.SendInput(content=_HELLO, due_at=later), must_happen=True)
         if "send" in scope.keyed and room_with_key:
             if scope.now:
-                yield Move(SendInput(content=_HELLO, key="send", now=True))
+                yield Move(commands.SendInput(content=_HELLO, key="send", now=True))
             if scope.scheduled:
-                yield Move(SendInput(content=_HELLO, key="send", due_at=SCHEDULED_AT[0]))
+                yield Move(commands.SendInput(content=_HELLO, key="send", due_at=SCHEDULED_AT[0]))
 
     def _history(self, observed: ObservedSession) -> Iterator[Move]:
         if self._scope.clears:
-            yield Move(ClearHistory(), observed.has_history and observed.open_run is None)
+            yield Move(commands.ClearHistory(), observed.has_history and observed.open_run is None)
             if "clear" in self._scope.keyed:
-                yield Move(ClearHistory(key="clear"))
+                yield Move(commands.ClearHistory(key="clear"))
         if self._scope.refuses:
-            yield Move(SetContentAside(calls=(FOREIGN_CALL,)), foreign=True)
+            yield Move(commands.SetContentAside(calls=(FOREIGN_CALL,)), foreign=True)
         if self._scope.imports and (
             not observed.imported or observed.open_run is not None or "import" in observed.keys
         ):
-            yield Move(ImportHistory(messages=_HISTORY, key="import"))
+            yield Move(commands.ImportHistory(messages=_HISTORY, key="import"))
 
     def _turns(self, observed: ObservedSession) -> Iterator[Move]:
         if self._scope.stepwise:
-            yield Move(AllowTurn(), observed.awaits_step)
-            yield Move(AllowTurn(run=FOREIGN_RUN), foreign=True)
+            yield Move(commands.AllowTurn(), observed.awaits_step)
+            yield Move(commands.AllowTurn(run=FOREIGN_RUN), foreign=True)
         for seen in observed.runs.values():
             if seen.failed:
-                yield Move(RecordTimer(timer=f"retry:{seen.failed}"), seen.retry_at is not None and not seen.parked)
+                yield Move(
+                    commands.RecordTimer(timer=f"retry:{seen.failed}"), seen.retry_at is not None and not seen.parked
+                )
 
     def _model(self, observed: ObservedSession) -> Iterator[Move]:
         late = self._answers[-1]
         for run, seen in observed.runs.items():
             if seen.asked and self._scope.interrupts:
-                yield Move(RecordModelInterruption(turn=seen.turn, asked=seen.asked, content=late.content), True)
+                yield Move(
+                    commands.RecordModelInterruption(turn=seen.turn, asked=seen.asked, content=late.content), True
+                )
                 for asked in (seen.asked, seen.asked - 1):
-                    in_flight = RecordRequest(run=run, turn=seen.turn, asked=asked, request=_REQUEST)
+                    in_flight = commands.RecordRequest(run=run, turn=seen.turn, asked=asked, request=_REQUEST)
                     yield Move(in_flight, must_happen=asked == seen.asked)
             if seen.asked and self._scope.attempts_max > 1:
                 yield Move(_failure(run, seen.turn, retryable=True), must_happen=True)
@@ -196,7 +180,7 @@ class EnabledCommands:
         """Yield summaries of the oldest message, which may be the input of the run, and some that may not be."""
         content = msgspec.json.decode(seen.content, type=tuple[TextBlock | ImageBlock, ...])
         summary = (_SUMMARY, Message("user", content))
-        good = RecordContext(
+        good = commands.RecordContext(
             run=run,
             turn=max(seen.turn, 1),
             asked=seen.asked,
@@ -215,37 +199,43 @@ class EnabledCommands:
 
     def _tools(self, observed: ObservedSession) -> Iterator[Move]:
         for call, seen in observed.calls.items():
-            yield Move(RecordToolResult(call=call, content=DONE), seen.running)
-            yield Move(RecordToolResult(call=call, content=(), kind="permanent"), seen.running)
+            yield Move(commands.RecordToolResult(call=call, content=DONE), seen.running)
+            yield Move(commands.RecordToolResult(call=call, content=(), kind="permanent"), seen.running)
             if self._scope.waits:
                 for waits in (True, False):
-                    yield Move(RecordCallWaiting(call=call, waits=waits), seen.running and seen.waiting != waits)
+                    yield Move(
+                        commands.RecordCallWaiting(call=call, waits=waits), seen.running and seen.waiting != waits
+                    )
             if self._scope.finishes:
-                yield Move(RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
+                yield Move(commands.RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
             if self._scope.breaks is not None:
-                yield Move(RecordToolResult(call=call, content=_IMAGE, kind="permanent", broken=True), seen.running)
+                yield Move(
+                    commands.RecordToolResult(call=call, content=_IMAGE, kind="permanent", broken=True), seen.running
+                )
             if self._scope.tool_attempts_max > 1:
                 yield from self._attempts(observed, call, seen)
         if observed.closed_call is not None:
-            yield Move(RecordToolResult(call=observed.closed_call, content=DONE))
-            yield Move(RecordToolResult(call=observed.closed_call, content=(), kind="permanent"))
-        yield Move(RecordToolResult(call=FOREIGN_CALL, content=DONE), foreign=True)
+            yield Move(commands.RecordToolResult(call=observed.closed_call, content=DONE))
+            yield Move(commands.RecordToolResult(call=observed.closed_call, content=(), kind="permanent"))
+        yield Move(commands.RecordToolResult(call=FOREIGN_CALL, content=DONE), foreign=True)
         if self._scope.waits:
-            yield Move(RecordCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
+            yield Move(commands.RecordCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
 
     def _attempts(self, observed: ObservedSession, call: ToolCallId, seen: ObservedCall) -> Iterator[Move]:
         """Yield failures that may pass, what was told before, and the times of further attempts."""
-        failure = RecordToolResult(call=call, content=(), kind="transient", attempt=seen.attempts + 1, again=True)
+        failure = commands.RecordToolResult(
+            call=call, content=(), kind="transient", attempt=seen.attempts + 1, again=True
+        )
         yield Move(failure, seen.running)
         if self._scope.calls == 1:  # What failed is nothing to other calls.
             yield Move(msgspec.structs.replace(failure, kind="timeout"), seen.running)
             yield Move(msgspec.structs.replace(failure, kind="shed", again=False), seen.running)
         if seen.attempts:
             yield Move(msgspec.structs.replace(failure, attempt=seen.attempts), known=True)
-            yield Move(RecordToolResult(call=call, content=DONE, attempt=seen.attempts), known=True)
+            yield Move(commands.RecordToolResult(call=call, content=DONE, attempt=seen.attempts), known=True)
         if seen.retry:
             goes_on = all(not run.parked for run in observed.runs.values())
-            yield Move(RecordTimer(timer=f"retry:{seen.retry}"), seen.retry_at is not None and goes_on)
+            yield Move(commands.RecordTimer(timer=f"retry:{seen.retry}"), seen.retry_at is not None and goes_on)
 
     def _decisions(self, observed: ObservedSession) -> Iterator[Move]:
         closed = (observed.closed_call,) if observed.closed_call is not None else ()
@@ -253,46 +243,46 @@ class EnabledCommands:
             seen = observed.calls.get(call)
             waits = seen is not None and seen.approval == "waits" and not seen.answered
             for allowed in (True, False):
-                yield Move(DecideApproval(call=call, allowed=allowed), waits)
+                yield Move(commands.DecideApproval(call=call, allowed=allowed), waits)
                 if "decide" in self._scope.keyed:
-                    yield Move(DecideApproval(call=call, allowed=allowed, key="decide"))
+                    yield Move(commands.DecideApproval(call=call, allowed=allowed, key="decide"))
             if self._scope.always:
-                yield Move(DecideApproval(call=call, allowed=True, always=True), waits)
+                yield Move(commands.DecideApproval(call=call, allowed=True, always=True), waits)
             if seen is not None and seen.expires_at is not None:
                 goes_on = all(not run.parked for run in observed.runs.values())
-                yield Move(RecordTimer(timer=f"expiry:{seen.requested}"), waits and goes_on)
-        yield Move(DecideApproval(call=FOREIGN_CALL, allowed=True), foreign=True)
+                yield Move(commands.RecordTimer(timer=f"expiry:{seen.requested}"), waits and goes_on)
+        yield Move(commands.DecideApproval(call=FOREIGN_CALL, allowed=True), foreign=True)
 
     def _cancels(self, observed: ObservedSession) -> Iterator[Move]:
-        yield Move(CancelRun(), observed.open_run is not None)
+        yield Move(commands.CancelRun(), observed.open_run is not None)
         for run in _own_runs(observed):
             seen = observed.runs.get(run)
-            yield Move(CancelRun(run=run), seen is not None and not seen.cancelled)
+            yield Move(commands.CancelRun(run=run), seen is not None and not seen.cancelled)
             if "cancel" in self._scope.keyed:
-                yield Move(CancelRun(run=run, key="cancel"))
+                yield Move(commands.CancelRun(run=run, key="cancel"))
         for run in observed.scheduled:
-            yield Move(CancelRun(run=run), must_happen=True)
+            yield Move(commands.CancelRun(run=run), must_happen=True)
             if "cancel" in self._scope.keyed:
-                yield Move(CancelRun(run=run, key="cancel"))
-        yield Move(CancelRun(run=FOREIGN_RUN), foreign=True)
+                yield Move(commands.CancelRun(run=run, key="cancel"))
+        yield Move(commands.CancelRun(run=FOREIGN_RUN), foreign=True)
 
     def _process(self, observed: ObservedSession) -> Iterator[Move]:
         """What a fresh process does first, and timers, which may fire when they are not waited for any more."""
         run = observed.open_run
         goes_on = run is not None and not observed.runs[run].parked
-        yield Move(ResumeRun(tools=TOOL_NAMES), goes_on)
+        yield Move(commands.ResumeRun(tools=TOOL_NAMES), goes_on)
         if run is not None:
-            yield Move(ResumeRun(), goes_on)
-            yield Move(ResumeRun(tools=TOOL_NAMES, asked=True), must_happen=True)
-            yield Move(ResumeRun(asked=True), must_happen=True)
+            yield Move(commands.ResumeRun(), goes_on)
+            yield Move(commands.ResumeRun(tools=TOOL_NAMES, asked=True), must_happen=True)
+            yield Move(commands.ResumeRun(asked=True), must_happen=True)
         for other in _own_runs(observed):
             waited_for = other == run and goes_on and not observed.awaits_person
-            yield Move(RecordTimer(timer=deadline_name(other)), waited_for)
+            yield Move(commands.RecordTimer(timer=deadline_name(other)), waited_for)
         for scheduled in observed.scheduled.values():
-            yield Move(RecordTimer(timer=f"input:{scheduled.version}"), scheduled == observed.first_scheduled)
+            yield Move(commands.RecordTimer(timer=f"input:{scheduled.version}"), scheduled == observed.first_scheduled)
         if self._scope.scheduled and observed.ended_run is not None:
-            yield Move(RecordTimer(timer=f"input:{observed.ended_run.removeprefix('run_')}"))
-        yield Move(RecordTimer(timer=deadline_name(FOREIGN_RUN)), foreign=True)
+            yield Move(commands.RecordTimer(timer=f"input:{observed.ended_run.removeprefix('run_')}"))
+        yield Move(commands.RecordTimer(timer=deadline_name(FOREIGN_RUN)), foreign=True)
 
 
 def deadline_name(run: RunId) -> str:
@@ -305,17 +295,17 @@ def _own_runs(observed: ObservedSession) -> tuple[RunId, ...]:
     return (*observed.runs, observed.ended_run) if observed.ended_run is not None else tuple(observed.runs)
 
 
-def final_answer(run: RunId, turn: int) -> RecordModelResponse:
+def final_answer(run: RunId, turn: int) -> commands.RecordModelResponse:
     """Return what an ordinary model says."""
     return _response(run, turn, FINAL_ANSWER)
 
 
-def _failure(run: RunId, turn: int, *, retryable: bool = False, kind: str = "server") -> RecordModelFailure:
-    return RecordModelFailure(run=run, turn=turn, kind=kind, message="overloaded", retryable=retryable)
+def _failure(run: RunId, turn: int, *, retryable: bool = False, kind: str = "server") -> commands.RecordModelFailure:
+    return commands.RecordModelFailure(run=run, turn=turn, kind=kind, message="overloaded", retryable=retryable)
 
 
-def _response(run: RunId, turn: int, answer: Answer) -> RecordModelResponse:
-    return RecordModelResponse(
+def _response(run: RunId, turn: int, answer: Answer) -> commands.RecordModelResponse:
+    return commands.RecordModelResponse(
         run=run,
         turn=turn,
         content=answer.content,

@@ -3,15 +3,8 @@
 import msgspec
 import pytest
 
+from refold.events.session import commands
 from refold.events.session import react as session_decisions
-from refold.events.session.commands import (
-    Configure,
-    OpenSession,
-    RecordModelResponse,
-    ResumeRun,
-    SendInput,
-    SessionCommand,
-)
 from refold.events.session.events import RunFailed, SessionEvent
 from refold.events.session.state import Run, SessionState
 from tests.selfcheck.exhaustive import exploration
@@ -23,11 +16,11 @@ STUBBORN = next(scope for scope in EVERYDAY if scope.name == "stubborn model")
 TINY = Scope(name="tiny", inputs=1, turns=1, calls=0)
 
 
-def resumed_for_ever(state: SessionState) -> SessionCommand | None:
-    return ResumeRun(tools=TOOL_NAMES, asked=True) if state.run is not None else None
+def resumed_for_ever(state: SessionState) -> commands.SessionCommand | None:
+    return commands.ResumeRun(tools=TOOL_NAMES, asked=True) if state.run is not None else None
 
 
-def forgotten(_: SessionState) -> SessionCommand | None:
+def forgotten(_: SessionState) -> commands.SessionCommand | None:
     return None
 
 
@@ -59,11 +52,11 @@ def test_a_fault_is_shown_with_the_fewest_commands_that_lead_to_it(monkeypatch: 
     assert list(found) == ["OUTCOME"]
     example = found["OUTCOME"]
     assert [type(command) for command in example.commands] == [
-        OpenSession,
-        Configure,
-        SendInput,
-        RecordModelResponse,
-        RecordModelResponse,
+        commands.OpenSession,
+        commands.Configure,
+        commands.SendInput,
+        commands.RecordModelResponse,
+        commands.RecordModelResponse,
     ]
     last = example.log[-1]
     assert isinstance(last, RunFailed)
@@ -74,7 +67,11 @@ def test_ordinary_work_that_goes_round_for_ever_is_found(monkeypatch: pytest.Mon
     monkeypatch.setattr(exploration, "ordinary_command", resumed_for_ever)
     example = explore(TINY).counterexamples["LIVE"]
     assert example.message == "ordinary work comes back to this state, and goes round for ever"
-    assert [type(command) for command in example.commands] == [OpenSession, Configure, SendInput]
+    assert [type(command) for command in example.commands] == [
+        commands.OpenSession,
+        commands.Configure,
+        commands.SendInput,
+    ]
 
 
 def test_work_that_nothing_goes_on_with_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

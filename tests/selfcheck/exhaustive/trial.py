@@ -15,19 +15,8 @@ import msgspec
 from refold.events.core.errors import CommandRejected, RefoldError
 from refold.events.core.pure_core import Recorded, WaitUntil, plan, replan
 from refold.events.core.records import StoredEvent
+from refold.events.session import commands
 from refold.events.session import events as ev
-from refold.events.session.commands import (
-    AllowTurn,
-    CancelRun,
-    ClearHistory,
-    DecideApproval,
-    ImportHistory,
-    RecordTimer,
-    RecordToolResult,
-    ResumeRun,
-    SendInput,
-    SessionCommand,
-)
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.react import AskPerson, CallModel, RunTool, pending
@@ -169,15 +158,15 @@ class Trials:
     ) -> list[Finding]:
         """Judge a command whose key was recorded before: the same gets the first outcome, another is refused."""
         match move.command:
-            case SendInput(key=str() as key, content=content):
+            case commands.SendInput(key=str() as key, content=content):
                 repeated = ObservedKey("send", written(content), 0)
-            case CancelRun(key=str() as key, run=run):
+            case commands.CancelRun(key=str() as key, run=run):
                 repeated = ObservedKey("cancel", written(run), 0)
-            case DecideApproval(key=str() as key, call=call, allowed=allowed, always=always):
+            case commands.DecideApproval(key=str() as key, call=call, allowed=allowed, always=always):
                 repeated = ObservedKey("decide", written((call, allowed, always)), 0)
-            case ClearHistory(key=str() as key):
+            case commands.ClearHistory(key=str() as key):
                 repeated = ObservedKey("clear", written(None), 0)
-            case ImportHistory(key=str() as key, messages=messages):
+            case commands.ImportHistory(key=str() as key, messages=messages):
                 repeated = ObservedKey("import", written(content_digest(messages)), 0)
             case _:
                 return []
@@ -222,7 +211,7 @@ class Trials:
         self._met["INV3"] += had_ended and any(type(event) is ev.RunStarted for event in batch)
 
 
-def ordinary_command(state: SessionState) -> SessionCommand | None:
+def ordinary_command(state: SessionState) -> commands.SessionCommand | None:
     """Return what ordinarily happens next, or None where nothing is to be expected.
 
     Work that is pending ends well; where there is none, a person resumes what is parked, denies what waits and allows
@@ -231,17 +220,17 @@ def ordinary_command(state: SessionState) -> SessionCommand | None:
     effects = pending(state)
     for effect in effects:
         if isinstance(effect, RunTool):
-            return RecordToolResult(call=effect.call, content=DONE)
+            return commands.RecordToolResult(call=effect.call, content=DONE)
         if isinstance(effect, CallModel) and state.run is not None:
             return final_answer(state.run.id, effect.turn)
     if state.run is not None and state.run.parked:
-        return ResumeRun(tools=TOOL_NAMES, asked=True)
+        return commands.ResumeRun(tools=TOOL_NAMES, asked=True)
     for effect in effects:
         if isinstance(effect, AskPerson):
-            return DecideApproval(call=effect.call, allowed=False)
+            return commands.DecideApproval(call=effect.call, allowed=False)
         if isinstance(effect, WaitUntil) and effect.key.partition(":")[0] in ("retry", "input"):
-            return RecordTimer(timer=effect.key)
-    return AllowTurn() if state.run is not None and awaits_step(state.run) else None
+            return commands.RecordTimer(timer=effect.key)
+    return commands.AllowTurn() if state.run is not None and awaits_step(state.run) else None
 
 
 def _through_the_log(events: Sequence[ev.SessionEvent], first: int) -> tuple[ev.SessionEvent, ...]:

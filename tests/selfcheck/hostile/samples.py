@@ -9,21 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    EpisodicStore,
-    GraphStore,
-    ScriptedProvider,
-    SemanticStore,
-    ToolContext,
-    ToolError,
-    WorkingMemory,
-    memory_tools,
-    say,
-    tool,
-    use,
-)
+import refold
 from refold.actors.kernel.clock import ManualClock
 from refold.agents.agent import Agent
 from refold.events.core.content import ImageBlock, Message, TextBlock, ToolUseBlock
@@ -36,62 +22,71 @@ from refold.resilience import CircuitBreaker
 from refold.sessions.session import Session
 from refold.stores.sqlite.store import SQLiteStore
 
-CONFIG = AgentConfig(model="m", system_prompt="Be brief.")
+CONFIG = refold.AgentConfig(model="m", system_prompt="Be brief.")
 
 
-@tool(tier="observe", effect="pure", breaker=CircuitBreaker("weather", threshold=2), concurrency=2)
+@refold.tool(tier="observe", effect="pure", breaker=CircuitBreaker("weather", threshold=2), concurrency=2)
 async def weather(city: str) -> str:
     """Weather of a city."""
     if city == "nowhere":
-        raise ToolError("no such city", kind="transient")
+        raise refold.ToolError("no such city", kind="transient")
     return f"{city}: sunny"
 
 
-@tool(tier="observe")
-async def wait(context: ToolContext[object]) -> str:
+@refold.tool(tier="observe")
+async def wait(context: refold.ToolContext[object]) -> str:
     """Wait until the run ends."""
     await context.cancel.wait()
     return "no more"
 
 
-@tool(tier="observe")
+@refold.tool(tier="observe")
 async def read() -> str:
     """Return much text."""
     return "line of text\n" * 6_000
 
 
-@tool(tier="confirm")
+@refold.tool(tier="confirm")
 async def pay(amount: float) -> str:
     """Pay, if somebody allows it."""
     return f"paid {amount}"
 
 
 SCRIPT: Sequence[ScriptItem] = (
-    [use("weather", {"city": "Lisbon"}), use("weather", {"city": "nowhere"}), use("weather", {"city": "nowhere"})],
-    [use("read"), use("unknown", {}), use("weather", "not JSON"), use("weather", {"city": "nowhere"})],
-    say("Sunny."),
-    use("helper", {"task": "look it up"}),
-    say("It was looked up."),
+    [
+        refold.use("weather", {"city": "Lisbon"}),
+        refold.use("weather", {"city": "nowhere"}),
+        refold.use("weather", {"city": "nowhere"}),
+    ],
+    [
+        refold.use("read"),
+        refold.use("unknown", {}),
+        refold.use("weather", "not JSON"),
+        refold.use("weather", {"city": "nowhere"}),
+    ],
+    refold.say("Sunny."),
+    refold.use("helper", {"task": "look it up"}),
+    refold.say("It was looked up."),
     ProviderError("refused", kind="auth", status=401),
-    use("wait"),
-    [use("pay", {"amount": 2.5}), use("pay", {"amount": 9})],
-    say("Paid once."),
-    use("pay", {"amount": 3}),
+    refold.use("wait"),
+    [refold.use("pay", {"amount": 2.5}), refold.use("pay", {"amount": 9})],
+    refold.say("Paid once."),
+    refold.use("pay", {"amount": 3}),
 )
 
 
 def sample_agent(script: Sequence[ScriptItem] = ()) -> Agent:
     """Return the agent whose logs the samples are; the tools that a log names are there to go on with."""
-    memory, facts = EpisodicStore(), SemanticStore()
-    helper = Agent(name="helper", config=CONFIG, provider=ScriptedProvider([say("Looked up.")]))
+    memory, facts = refold.EpisodicStore(), refold.SemanticStore()
+    helper = Agent(name="helper", config=CONFIG, provider=refold.ScriptedProvider([refold.say("Looked up.")]))
     return Agent(
         config=CONFIG,
-        provider=ScriptedProvider(script),
-        tools=[weather, wait, read, pay, helper.as_tool(), *memory_tools(episodic=memory, semantic=facts)],
+        provider=refold.ScriptedProvider(script),
+        tools=[weather, wait, read, pay, helper.as_tool(), *refold.memory_tools(episodic=memory, semantic=facts)],
         memory=memory,
         semantic=facts,
-        working_memory=WorkingMemory(4),
-        graph=GraphStore(),
+        working_memory=refold.WorkingMemory(4),
+        graph=refold.GraphStore(),
     )
 
 
@@ -112,7 +107,7 @@ async def make_samples(folder: Path) -> list[Path]:
 async def _live(log: Path) -> None:
     clock = ManualClock()
     agent = sample_agent(SCRIPT)
-    runtime = AgentRuntime(agent, log=log, clock=clock, close_grace_s=1, inbox_poll_s=0, durability="normal")
+    runtime = refold.AgentRuntime(agent, log=log, clock=clock, close_grace_s=1, inbox_poll_s=0, durability="normal")
     async with runtime:
         await _remember(agent)
         session = await runtime.session("alice")
@@ -140,8 +135,8 @@ async def _live(log: Path) -> None:
 
 
 async def _remember(agent: Agent) -> None:
-    assert isinstance(agent.memory, EpisodicStore)
-    assert isinstance(agent.working_memory, WorkingMemory)
+    assert isinstance(agent.memory, refold.EpisodicStore)
+    assert isinstance(agent.working_memory, refold.WorkingMemory)
     assert agent.semantic is not None
     assert agent.graph is not None
     await agent.memory.add_episode("agent", "Anna lives in Lisbon", importance=0.9)

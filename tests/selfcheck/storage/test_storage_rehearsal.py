@@ -10,19 +10,9 @@ import pytest
 from refold.actors import ManualClock
 from refold.events.core.errors import ConfigError
 from refold.scenarios.world.sqlite_shim import ShimUnavailable, SQLiteShim
+from tests.selfcheck.storage import tasks
 from tests.selfcheck.storage.properties import PROMISES, StorageFindings
 from tests.selfcheck.storage.rehearsal import as_text, rehearse_storage
-from tests.selfcheck.storage.tasks import (
-    CutPower,
-    FailDisk,
-    KillWriters,
-    LoseSyncs,
-    error_tasks,
-    kill_tasks,
-    power_tasks,
-    run_task,
-    task_again,
-)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -74,22 +64,22 @@ def test_findings_add_up() -> None:
 
 
 def test_what_is_done_follows_from_what_is_wanted() -> None:
-    cuts = [task for task in power_tasks(6_000, 7) if isinstance(task, CutPower)]
+    cuts = [task for task in tasks.power_tasks(6_000, 7) if isinstance(task, tasks.CutPower)]
     assert [(task.seed, task.share, task.durability, task.syncs) for task in cuts] == [
         (7, 1.0, "full", True),
         (7, 1.0, "normal", True),
         (7, 1.0, "full", False),
         (8, 1.0, "full", True),
     ]
-    failing = list(error_tasks(510, 7))
-    assert len({task for task in failing if isinstance(task, LoseSyncs)}) == 51
-    faults = [task for task in failing if isinstance(task, FailDisk)]
+    failing = list(tasks.error_tasks(510, 7))
+    assert len({task for task in failing if isinstance(task, tasks.LoseSyncs)}) == 51
+    faults = [task for task in failing if isinstance(task, tasks.FailDisk)]
     assert sum(task.count for task in faults) == 510
     assert {task.seed for task in faults} == {7, 8}
-    kills = [task for task in kill_tasks(41, 7) if isinstance(task, KillWriters)]
+    kills = [task for task in tasks.kill_tasks(41, 7) if isinstance(task, tasks.KillWriters)]
     assert sum(task.kills for task in kills) == 41
     assert sum(task.kills for task in kills if task.runtime) == 10
-    assert [list(power_tasks(0, 1)), list(error_tasks(0, 1)), list(kill_tasks(0, 1))] == [[], [], []]
+    assert [list(tasks.power_tasks(0, 1)), list(tasks.error_tasks(0, 1)), list(tasks.kill_tasks(0, 1))] == [[], [], []]
 
 
 def test_a_problem_is_met_again_by_the_words_that_it_ends_with() -> None:
@@ -97,12 +87,12 @@ def test_a_problem_is_met_again_by_the_words_that_it_ends_with() -> None:
         SQLiteShim.of_process()
     except ShimUnavailable as error:
         pytest.skip(str(error))
-    found = run_task(CutPower(seed=9, share=0.1, durability="normal"))
+    found = tasks.run_task(tasks.CutPower(seed=9, share=0.1, durability="normal"))
     problems = found.normal.first.problems
     assert len(problems) > 1, "of the appends that this durability loses"
     for problem in problems[:2]:
         words = problem.partition("--only '")[2].removesuffix("'")
-        assert problem in run_task(task_again(words)).normal.first.problems
+        assert problem in tasks.run_task(tasks.task_again(words)).normal.first.problems
     report = rehearse_storage(
         images=9, errors=9, kills=9, seed=9, jobs=9, clock=ManualClock(), progress=lambda line: None, only=words
     )
@@ -112,22 +102,22 @@ def test_a_problem_is_met_again_by_the_words_that_it_ends_with() -> None:
 @pytest.mark.parametrize(
     ("words", "task"),
     [
-        ("power 86 44", CutPower(seed=86, share=1.0, only=44)),
-        ("normal 1 2", CutPower(seed=1, share=1.0, durability="normal", only=2)),
-        ("lying 1 2", CutPower(seed=1, share=1.0, syncs=False, only=2)),
-        ("errors 3 120", FailDisk(seed=3, first=120, count=1)),
-        ("syncs 3 12", LoseSyncs(seed=3, number=12)),
-        ("kills 7 25 runtime", KillWriters(seed=7, kills=25, runtime=True)),
+        ("power 86 44", tasks.CutPower(seed=86, share=1.0, only=44)),
+        ("normal 1 2", tasks.CutPower(seed=1, share=1.0, durability="normal", only=2)),
+        ("lying 1 2", tasks.CutPower(seed=1, share=1.0, syncs=False, only=2)),
+        ("errors 3 120", tasks.FailDisk(seed=3, first=120, count=1)),
+        ("syncs 3 12", tasks.LoseSyncs(seed=3, number=12)),
+        ("kills 7 25 runtime", tasks.KillWriters(seed=7, kills=25, runtime=True)),
     ],
 )
 def test_words_name_one_piece(words: str, task: object) -> None:
-    assert task_again(words) == task
+    assert tasks.task_again(words) == task
 
 
 @pytest.mark.parametrize("words", ["", "power 86", "power x 1", "power 1 -1", "kills 7 25", "sleep 1 2"])
 def test_other_words_name_none(words: str) -> None:
     with pytest.raises(ConfigError, match="names no piece of the rehearsal"):
-        task_again(words)
+        tasks.task_again(words)
 
 
 def test_a_small_rehearsal_says_that_every_promise_holds() -> None:
