@@ -58,6 +58,7 @@ class EventSourcedSystem(ActorSystem):
         durability: `"full"`: what was acknowledged survives power loss. `"normal"`: it survives the process's death.
         wait_for_log_s: how long to wait for another owner to release the log.
         append_timeout_s: an append that takes longer counts as hanging.
+        allow_shared_folder: write a log although others may make files in its folder.
         cancel_grace_s: how long cancelled work may take to end before it is abandoned.
         snapshot_every: events after which a stream's state is kept beside the log, where its core has a `fold_version`,
             so that opening it folds no more than about so many; None = none is kept or used.
@@ -74,6 +75,7 @@ class EventSourcedSystem(ActorSystem):
         durability: Durability = "full",
         wait_for_log_s: float = WAIT_FOR_LOG_S,
         append_timeout_s: float = APPEND_TIMEOUT_S,
+        allow_shared_folder: bool = False,
         cancel_grace_s: float = CANCEL_GRACE_S,
         snapshot_every: int | None = SNAPSHOT_EVERY,
         **options: Unpack[SystemOptions],
@@ -86,6 +88,7 @@ class EventSourcedSystem(ActorSystem):
         self._durability: Durability = durability
         self._wait_for_log_s = wait_for_log_s
         self._append_timeout_s = append_timeout_s
+        self._allow_shared_folder = allow_shared_folder
         self._cancel_grace_s = cancel_grace_s
         self._in_flight = EffectsInFlight()
         self._own_store: SQLiteStore | None = None
@@ -183,6 +186,7 @@ class EventSourcedSystem(ActorSystem):
             durability=self._durability,
             wait_for_log_s=self._wait_for_log_s,
             append_timeout_s=self._append_timeout_s,
+            allow_shared_folder=self._allow_shared_folder,
         )
         return self._own_store
 

@@ -65,6 +65,8 @@ class AgentRuntime:
             process.
         wait_for_log_s: how long to wait for another runtime to release the log; default 30.
         append_timeout_s: after how long an append counts as hanging; default 30.
+        allow_shared_folder: whether the log may lie in a folder where other users may make files, each of which is then
+            refused by its name; default False.
         inbox_poll_s: how often a runtime whose log is a file looks for commands of other processes; default 0.2, 0 =
             never.
         auto_resume: whether runs that an earlier process left open go on by themselves; default True, else

@@ -340,6 +340,7 @@ async def opened_store(options: Settings) -> tuple[EventStore, bool]:
             durability=options.durability,
             wait_for_log_s=options.wait_for_log_s,
             append_timeout_s=options.append_timeout_s,
+            allow_shared_folder=options.allow_shared_folder,
         )
         return store, True
     bounded = type(log) in (InMemoryStore, SQLiteStore)

@@ -28,6 +28,7 @@ class RuntimeOptions(TypedDict, total=False):
     durability: Durability
     wait_for_log_s: float
     append_timeout_s: float
+    allow_shared_folder: bool
     inbox_poll_s: float
     auto_resume: bool
     app_version: str | None
@@ -57,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability = "full"
     wait_for_log_s: float = 30.0
     append_timeout_s: float = 30.0
+    allow_shared_folder: bool = False
     inbox_poll_s: float = 0.2
     auto_resume: bool = True
     app_version: str | None = None
@@ -127,10 +129,12 @@ def checked_options(given: RuntimeOptions) -> Settings:
 
 def _check_kinds(options: Settings) -> None:
     app_version, snapshots, guard = options.app_version, options.step_snapshots, options.backpressure
+    shared = options.allow_shared_folder
     kinds: tuple[tuple[str, object, bool, str], ...] = (
         ("log", options.log, _is_log(options.log), 'a path, ":memory:" or an event store'),
         ("durability", options.durability, options.durability in ("full", "normal"), '"full" or "normal"'),
         ("auto_resume", options.auto_resume, isinstance(options.auto_resume, bool), "True or False"),
+        ("allow_shared_folder", shared, isinstance(shared, bool), "True or False"),
         ("app_version", app_version, app_version is None or _is_valid_text(app_version), "valid text"),
         ("clock", options.clock, _has(options.clock, "call_later"), "a Clock"),
         ("session_ids", options.session_ids, _is_plain(options.session_ids), "a plain function"),

@@ -85,8 +85,19 @@ def refold(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and leave.", callback=_write_version, is_eager=True)
     ] = False,
+    allow_shared_folder: Annotated[
+        bool,
+        typer.Option(
+            "--allow-shared-folder",
+            help="Write logs and inboxes also in folders where other users may make files (SECURITY.md).",
+        ),
+    ] = False,
 ) -> None:
     """Run agents on a log, look into it, do it again with today's code, check it, and rehearse faults."""
+    if allow_shared_folder:
+        from refold.stores.trusted_files import shared_folders_allowed
+
+        shared_folders_allowed.set(True)
 
 
 def main() -> None:

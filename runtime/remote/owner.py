@@ -69,7 +69,8 @@ class InboxReader:
         self.failures = 0
         """How often the inbox could not be read or written, or a row broke something."""
         self._context = context
-        self._inbox = Inbox(log_path, context.system.clock)
+        shared = context.settings.allow_shared_folder
+        self._inbox = Inbox(log_path, context.system.clock, allow_shared_folder=shared)
         self._only = session
         self._working: dict[str, asyncio.Task[None]] = {}
         """Tasks by session."""

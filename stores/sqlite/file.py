@@ -159,24 +159,10 @@ def require_access(log: Path, *, writing: bool) -> None:
         raise PersistenceError(f"the log {log} cannot be read by this user; change its permissions")
     if writing and kind != "missing" and not os.access(log, os.W_OK):
         raise PersistenceError(f"the log {log} is read-only; change its permissions, or open it with read_only=True")
-    if writing and kind != "missing":
-        _require_one_name(log)
     if writing and not os.access(log.parent, os.W_OK | os.X_OK):
         raise PersistenceError(
             f"the folder {log.parent} of the log is read-only, and its lock and WAL are written there; change its "
             "permissions, or open the log with read_only=True"
-        )
-
-
-def _require_one_name(log: Path) -> None:
-    """Raise if the file has hard links: its lock and WAL go by name, so that each name would have an owner."""
-    status = _status(log)
-    names = 0 if status is None else status.st_nlink
-    if names > 1:
-        raise PersistenceError(
-            f"the log {log} has {names} names (hard links), and who writes under one does not see who writes under "
-            f"another; remove the others (`find -samefile {log.name}` lists them) or copy the file, or open it with "
-            "read_only=True"
         )
 
 

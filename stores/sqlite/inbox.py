@@ -15,7 +15,6 @@ import hashlib
 import os
 import shutil
 import sqlite3
-import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -29,6 +28,7 @@ from refold.events.core.errors import CommandRejected, LogFormatError, Persisten
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code
 from refold.stores.sqlite.serial_worker import settled
+from refold.stores.trusted_files import INBOX_SUFFIX, require_inbox_trusted
 
 T = TypeVar("T")
 
@@ -149,11 +149,13 @@ class InboxFile:
 
     Args:
         log: the log's path, absolute, links of its last name not followed.
+        allow_shared_folder: use it although others may make files in its folder.
     """
 
-    def __init__(self, log: Path) -> None:
-        self.path = log.with_name(log.name + ".inbox")
+    def __init__(self, log: Path, *, allow_shared_folder: bool = False) -> None:
+        self.path = log.with_name(log.name + INBOX_SUFFIX)
         self._log = log
+        self._allow_shared_folder = allow_shared_folder
 
     def signature(self) -> InboxSignature | None:
         """Return what tells a changed file from an unchanged one; None if there is no file. Never waits for a lock."""
@@ -303,7 +305,7 @@ class InboxFile:
         status = self._status()
         if status is None:
             return None
-        self._require_ours(status)
+        self._require_ours()
         if not (status.st_size or writing):
             return None
         identity = (status.st_dev, status.st_ino)
@@ -438,26 +440,11 @@ class InboxFile:
         except OSError as error:
             raise PersistenceError(f"the inbox {self.path} cannot be looked at: {error.strerror}") from error
 
-    def _require_ours(self, status: os.stat_result) -> None:
-        """Raise if what is at the path is no plain file, or another user could write commands into it."""
-        if stat.S_ISLNK(status.st_mode):
-            raise PersistenceError(f"the inbox {self.path} is a symbolic link; remove it")
-        if not stat.S_ISREG(status.st_mode):
-            raise LogFormatError(f"{self.path} is not a regular file, so it is no inbox; move it away")
-        if status.st_nlink > 1:
-            raise PersistenceError(f"the inbox {self.path} has {status.st_nlink} names (hard links); remove the others")
-        if status.st_uid not in (os.geteuid(), 0, self._owner_of_log()):
-            raise PersistenceError(f"the inbox {self.path} belongs to another user than the log; remove it")
-        if status.st_mode & stat.S_IWOTH:
-            raise PersistenceError(f"everybody may write into the inbox {self.path}; take that right away (chmod o-w)")
+    def _require_ours(self) -> None:
+        """Raise if another user could write commands into the file, or have SQLite change it."""
+        require_inbox_trusted(self._log, allow_shared_folder=self._allow_shared_folder)
         if not os.access(self.path, os.R_OK | os.W_OK):
             raise PersistenceError(f"the inbox {self.path} cannot be written by this user; change its permissions")
-
-    def _owner_of_log(self) -> int | None:
-        try:
-            return self._log.stat().st_uid
-        except OSError as error:
-            raise PersistenceError(f"the log {self._log} cannot be looked at: {error.strerror}") from error
 
     def _error(self, error: sqlite3.Error, failed: str) -> PersistenceError:
         if primary_code(error) == sqlite3.SQLITE_NOTADB:

@@ -16,6 +16,7 @@ from refold.stores.sqlite.connection import Connect, SQLiteConnection, persisten
 from refold.stores.sqlite.file import file_uri, prepare_for_reading
 from refold.stores.sqlite.read import MalformedRow
 from refold.stores.sqlite.rewrite import LogPlace
+from refold.stores.trusted_files import require_log_trusted
 
 T = TypeVar("T")
 
@@ -41,9 +42,14 @@ def source_of_owner(place: LogPlace, log: Path) -> LogSource:
 
 
 def source_of_reader(log: Path) -> LogSource:
-    """Return how a process that does not own the log reads it."""
+    """Return how a process that does not own the log reads it.
+
+    Raises:
+        PersistenceError: the log cannot be looked at, or what lies beside it is of a user who is not to be trusted.
+    """
     try:
         status = log.stat()
+        require_log_trusted(log, writing=False)
         if log.with_name(log.name + "-wal").exists():
             return LogSource("mode=ro", (status.st_dev, status.st_ino))
     except OSError as error:

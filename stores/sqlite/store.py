@@ -46,6 +46,7 @@ from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_
 from refold.stores.sqlite.rewrite import LogPlace
 from refold.stores.sqlite.serial_worker import settled
 from refold.stores.sqlite.writer import WritingSide
+from refold.stores.trusted_files import require_log_trusted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class SQLiteStore:
         durability: Durability = "full",
         wait_for_log_s: float = WAIT_FOR_LOG_S,
         append_timeout_s: float = APPEND_TIMEOUT_S,
+        allow_shared_folder: bool = False,
         fault: FaultPoint = no_fault,
         connect: Connect = SQLiteConnection.open,
         name: str | None = None,
@@ -90,6 +92,8 @@ class SQLiteStore:
             wait_for_log_s: how long to wait for another owner to release the log.
             append_timeout_s: an append that takes longer counts as hanging: its outcome is unknown, and the file is
                 opened anew before the next.
+            allow_shared_folder: write a log although others may make files in its folder. Each file that SQLite reads
+                beside it must still be this user's (SECURITY.md).
             fault: called in the writing thread at the named points of each append; for rehearsal.
             connect: opens the connections to the file; for rehearsal.
             name: what errors call the log; None = its path.
@@ -97,7 +101,8 @@ class SQLiteStore:
         Raises:
             LogInUse: another runtime owns the log.
             LogFormatError: the file is not a log, is damaged, or comes from a newer Refold; it was left untouched.
-            PersistenceError: the file or its folder cannot be used; the message says which and why.
+            PersistenceError: the file, one beside it or its folder cannot be used, or is not to be trusted; the message
+                says which and why.
             ConfigError: the path names no file or a text log, or this system cannot have logs.
         """
         sqlite_file.require_path(path)
@@ -107,6 +112,8 @@ class SQLiteStore:
         with _called(log, name or str(log)):
             if read_only:
                 return await cls._open_for_reading(log, name or str(log), append_timeout_s, connect)
+            sqlite_file.look_at(log)
+            require_log_trusted(log, writing=True, allow_shared_folder=allow_shared_folder)
             return await cls._open_for_writing(
                 log, name or str(log), durability, wait_for_log_s, append_timeout_s, fault, connect
             )
@@ -152,6 +159,7 @@ class SQLiteStore:
     @classmethod
     async def _open_for_reading(cls, log: Path, name: str, timeout_s: float, connect: Connect) -> Self:
         sqlite_file.require_readable(log)
+        require_log_trusted(log, writing=False)
         try:
             await sqlite_file.examine(log, connect)
             reading = ReadingSide(log, source_of_reader, timeout_s=timeout_s, connect=connect)
