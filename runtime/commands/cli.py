@@ -95,7 +95,7 @@ def refold(
 ) -> None:
     """Run agents on a log, look into it, do it again with today's code, check it, and rehearse faults."""
     if allow_shared_folder:
-        from refold.stores.trusted_files import shared_folders_allowed
+        from refold.stores.guarding.trusted_files import shared_folders_allowed
 
         shared_folders_allowed.set(True)
 

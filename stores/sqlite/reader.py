@@ -16,7 +16,7 @@ from refold.stores.sqlite.connection import Connect, SQLiteConnection, persisten
 from refold.stores.sqlite.file import file_uri, prepare_for_reading
 from refold.stores.sqlite.read import MalformedRow
 from refold.stores.sqlite.rewrite import LogPlace
-from refold.stores.trusted_files import require_log_trusted
+from refold.stores.guarding.trusted_files import require_log_trusted
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_
 from refold.stores.sqlite.rewrite import LogPlace
 from refold.stores.sqlite.serial_worker import settled
 from refold.stores.sqlite.writer import WritingSide
-from refold.stores.trusted_files import require_log_trusted
+from refold.stores.guarding.trusted_files import require_log_trusted
 
 P = ParamSpec("P")
 T = TypeVar("T")
