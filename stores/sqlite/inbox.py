@@ -25,10 +25,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from refold.events.core.errors import CommandRejected, LogFormatError, PersistenceError
+from refold.stores.guarding.trusted_files import INBOX_SUFFIX, require_inbox_trusted
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code
 from refold.stores.sqlite.serial_worker import settled
-from refold.stores.guarding.trusted_files import INBOX_SUFFIX, require_inbox_trusted
 
 T = TypeVar("T")
 

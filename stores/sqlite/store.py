@@ -35,6 +35,7 @@ from refold.stores.append_rules import (
     no_fault,
 )
 from refold.stores.event_store import ListedPayload, Tombstone
+from refold.stores.guarding.trusted_files import require_log_trusted
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite import read as sqlite_read
 from refold.stores.sqlite.append import SNAPSHOT_ROW_BYTES, LogWriter
@@ -46,7 +47,6 @@ from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_
 from refold.stores.sqlite.rewrite import LogPlace
 from refold.stores.sqlite.serial_worker import settled
 from refold.stores.sqlite.writer import WritingSide
-from refold.stores.guarding.trusted_files import require_log_trusted
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import pytest
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.stores import SQLiteStore, batch
-from refold.stores.sqlite.inbox import InboxFile
 from refold.stores.guarding.trusted_files import require_log_trusted
+from refold.stores.sqlite.inbox import InboxFile
 
 OTHER = 12345
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
