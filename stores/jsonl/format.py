@@ -187,8 +187,6 @@ def decoded(data: bytes) -> Line:
         raise ValueError("it is not complete: the file was cut short")
     if len(data) > LINE_BYTES_MAX:
         raise ValueError(f"it has more than {LINE_BYTES_MAX:,} bytes")
-    if data.endswith(b"\r\n"):
-        raise ValueError("it ends with CR LF: some program has changed the line ends; copy the file as binary")
     if not data.isascii():
         data.decode()
     try:
