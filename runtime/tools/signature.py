@@ -127,7 +127,7 @@ class Signature:
         if problem is not None:
             raise ToolError(problem)
         try:
-            read = self._decoder.decode(msgspec.json.encode(arguments))
+            read = self._decoder.decode(msgspec.json.encode(self.input.passed(arguments)))
         except msgspec.ValidationError as error:
             raise ToolError(str(error)) from error
         values = {name: getattr(read, name) for name in self.names}

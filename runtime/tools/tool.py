@@ -39,6 +39,7 @@ from refold.tools.definition import (
     name_of,
 )
 from refold.tools.dry_run import require_outside
+from refold.tools.examples import taught
 from refold.tools.schema import DescribedArguments, InputSchema
 from refold.tools.signature import Signature, context_parameters, entry_of, first_paragraph
 
@@ -138,7 +139,7 @@ class Tool(Generic[P, R_co]):
             repaired = self._arguments.input.repaired(arguments)
             problem = self._problem(self._arguments.read(repaired))
         except (ToolError, ValueError) as error:
-            problem = text_of_error(error) or type(error).__name__
+            problem = taught(self._arguments.input, repaired, text_of_error(error) or type(error).__name__)
         except Exception as error:  # noqa: BLE001 - The border to the user's validator and types.
             problem = error_words(error)
         if problem is None:
@@ -218,7 +219,7 @@ class Tool(Generic[P, R_co]):
             name: 1 to 64 characters out of `a-z A-Z 0-9 _ -`.
             description: what a model is told.
             input_schema: an object schema, copied. Types, enumerations, required and unknown fields and nested schemas
-                are checked; further keywords are left to the handler.
+                are checked (docs/results.md lists the keywords); further ones are left to the handler.
             handler: sync or async; gets the arguments as one dict of its own and, in a further parameter annotated so,
                 the `ToolContext`.
             **options: those of `tool`, which describes them.

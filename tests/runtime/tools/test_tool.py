@@ -3,11 +3,13 @@
 import asyncio
 import contextvars
 import dataclasses
+import datetime
 import functools
 import math
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, TypedDict, assert_type
+from enum import Enum
+from typing import Annotated, Any, TypedDict, assert_type
 
 import msgspec
 import pytest
@@ -190,7 +192,8 @@ def test_the_names_that_every_provider_accepts_are_accepted_and_good_arguments_a
 
 def test_a_refusal_names_the_tool_the_place_and_what_was_expected() -> None:
     assert refusal(weather, {"city": "Lisbon", "days": "three"}) == (
-        "The arguments of weather were refused, and it did not run: Expected `int`, got `str` - at `$.days`"
+        "The arguments of weather were refused, and it did not run: Expected `int`, got `str` - at `$.days`. "
+        'You gave "three"; give a JSON value such as 1'
     )
     assert "Missing required field `city`" in refusal(weather, {})
     assert "Unknown field `town` (there are `city`, `days`)" in refusal(weather, {"city": "x", "town": "y"})
@@ -221,6 +224,11 @@ class Bag:
             {"limit": 3, "ratio": 1.5, "wet": True, "maybe": 4},
         ),
         ({"ratio": "3", "limit": "3.0"}, {"ratio": 3.0, "limit": 3}),
+        ({"limit": str(2**70), "ratio": str(2**64)}, {"limit": 2**70, "ratio": 2.0**64}),
+        (
+            {"legs": [{"stop": "x", "days": str(-(2**64))}], "either": str(2**64)},
+            {"legs": [Leg("x", -(2**64))], "either": str(2**64)},
+        ),
         ({"maybe": "null"}, {"maybe": None}),
         ({"word": "007", "either": "007"}, {"word": "007", "either": "007"}),
         ({"word": "null", "either": "null"}, {"word": "null", "either": "null"}),
@@ -282,6 +290,51 @@ def test_arguments_whose_meaning_is_not_certain_are_refused(parameter: str, valu
         return str((count, limit, ratio, wet))
 
     assert f"at `$.{parameter}`" in refusal(search, {"count": 1, parameter: value})
+
+
+class Colour(Enum):
+    RED = "r"
+    BLUE = "b"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "said"),
+    [
+        ("days", "three", '"three"; give a JSON value such as 5'),
+        ("days", "007", '"007"; give a JSON value such as 7'),
+        ("days", "9" * 5000, f'"{"9" * 119}…; give a JSON value such as 5'),
+        ("days", True, "true; give a JSON value such as 5"),
+        ("days", 0, "0; give a JSON value such as 5"),
+        ("wet", "True", '"True"; give a JSON value such as true'),
+        ("when", "tomorrow", '"tomorrow"; give a JSON value such as "2026-01-31"'),
+        ("colour", "green", '"green"; give one of "b", "r"'),
+        ("legs", [{"days": 1}], '{"days":1}; give a JSON value such as {"stop":"text"}'),
+        ("legs", [{"stop": "a", "days": "x"}], '"x"; give a JSON value such as 1'),
+        ("legs", {"stop": "a"}, '{"stop":"a"}; give a JSON value such as [{"stop":"a"}]'),
+        ("counts", {"a": 1, "b": "x"}, '"x"; give a JSON value such as 3'),
+        ("word", 5, '5; give a JSON value such as "5"'),
+        ("word", None, 'null; give a JSON value such as "text"'),
+    ],
+)
+def test_a_refusal_says_what_was_given_and_gives_an_example(parameter: str, value: Json, said: str) -> None:
+    @tool
+    def plan(
+        word: str,
+        days: Annotated[int, msgspec.Meta(ge=1)] = 5,
+        wet: bool = False,
+        when: datetime.date | None = None,
+        colour: Colour = Colour.RED,
+        legs: list[Leg] | None = None,
+        counts: dict[str, int] | None = None,
+    ) -> None: ...
+
+    assert refusal(plan, {"word": "owl", parameter: value}).endswith(f". You gave {said}")
+
+
+async def test_a_schema_takes_an_integer_beyond_64_bits_as_text_as_the_refusal_of_the_number_says() -> None:
+    schema: JsonObject = {"properties": {"n": {"type": "integer"}}}
+    made = Tool.from_schema(name="double", description="", input_schema=schema, handler=lambda given: given["n"] * 2)
+    assert await run(made, made.check({"n": str(2**64)})[0]) == 2**65
 
 
 def test_null_for_what_a_given_schema_does_not_require_is_left_out() -> None:
