@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from refold.events.core.cleaning import INTEGER_MAX, INTEGER_MIN
 from refold.events.core.content import Json, JsonObject, is_json_array, is_json_object
-from refold.tools.schema import InputSchema, choices_of, names_in
+from refold.tools.schema import EXACT_FLOATS_MAX, InputSchema, choices_of, names_in
 
 SHOWN_CHARACTERS_MAX = 120
 """Of what was given, and of an example."""
@@ -20,6 +19,7 @@ CHOICES_MAX = 20
 DEPTH_MAX = 4
 
 _PLACE = re.compile(r" - at `\$([^`]*)`")
+_NUMBER = re.compile(r"[+-]?\d{1,30}(\.\d{1,30})?", re.ASCII)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 _PLAIN: dict[str, Json] = {"integer": 3, "number": 1.5, "boolean": True, "string": "text", "null": None}
@@ -116,13 +116,9 @@ def _fitting(schema: InputSchema, wanted: Json, depth: int) -> Iterator[Json]:
 def _other_forms(value: Json) -> Iterator[Json]:
     """Yield what a value may have been meant as, though that is not certain."""
     if isinstance(value, str):
-        for form in (int, float):
-            try:
-                number = form(value)
-            except ValueError:
-                continue
-            if INTEGER_MIN <= number <= INTEGER_MAX:
-                yield number
+        if _NUMBER.fullmatch(value.strip()):
+            number = float(value)
+            yield int(number) if number.is_integer() and abs(number) <= EXACT_FLOATS_MAX else number
         if value.strip().lower() in ("true", "false"):
             yield value.strip().lower() == "true"
     elif isinstance(value, int | float):
