@@ -93,6 +93,10 @@ class EffectPort(Generic[S, C, E]):
         command = envelope.command
         return cast("tuple[C, ...]", command) if isinstance(command, tuple) else (command,)
 
+    def joins(self, envelope: Envelope) -> bool:
+        """Tell whether an envelope may be performed in one transaction with others like it that wait behind it."""
+        return False
+
     async def reply(self, envelope: Envelope, performed: Performed) -> Any:
         """Return the reply to an envelope of one command, once what follows from it is durable."""
         return performed

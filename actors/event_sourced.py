@@ -12,7 +12,8 @@ grace period is over.
 """
 
 import logging
-from typing import Any, Generic, final
+from collections.abc import Sequence
+from typing import Any, Final, Generic, final
 
 import msgspec
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
@@ -37,11 +38,14 @@ from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Timer
 from refold.events.core.codec import EventCodec
-from refold.events.core.errors import ConfigError, CoreFailed, LogFormatError, PersistenceError
+from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed, LogFormatError, PersistenceError
 from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import PureCore, Wait, WaitUntil
 
 log = logging.getLogger("refold.actors")
+
+TOGETHER_MAX: Final = 64
+"""Most messages that are recorded in one transaction."""
 
 
 @final
@@ -95,11 +99,54 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             case Envelope(insist=True):
                 await self._insist(message)
             case _:
-                return await self.receive(message if isinstance(message, Envelope) else Envelope(message))
+                envelope = message if isinstance(message, Envelope) else Envelope(message)
+                if self._port.joins(envelope):
+                    return await self._receive_together(envelope)
+                return await self.receive(envelope)
         return None
 
     async def receive(self, envelope: Envelope) -> Any:
         """Handle one message: record what came before it, perform it, reconcile, and return the reply."""
+        await self._record_earlier()
+        commands = self._port.prepared(envelope)
+        if not commands:
+            return Performed(0, False)
+        performed = await self._perform(commands, envelope)
+        return performed if isinstance(envelope.command, tuple) else await self._port.reply(envelope, performed[-1])
+
+    async def _receive_together(self, first: Envelope) -> Any:
+        """Handle a message and those like it that wait behind it, in one transaction; return the reply to the first."""
+        others = self.take_along(
+            lambda message: isinstance(message, Envelope) and self._port.joins(message), TOGETHER_MAX - 1
+        )
+        if not others:
+            return await self.receive(first)
+        await self._record_earlier()
+        commands: list[Any] = []
+        ends: list[int] = []
+        try:
+            for envelope in (first, *(message for message, _ in others)):
+                commands += self._port.prepared(envelope)
+                ends.append(len(commands))
+            performed = await self._perform(commands, Envelope(None))
+        except CommandRejected:  # It does not say whose command it refuses, and the others have nothing to do with it.
+            reply, failure = await self._attempt(first)
+            for message, asked in others:
+                asked.settle(*await self._attempt(message))
+            if failure is not None:
+                raise failure from None
+            return reply
+        for (message, asked), end in zip(others, ends[1:], strict=True):
+            asked.settle(await self._port.reply(message, performed[end - 1]))
+        return await self._port.reply(first, performed[ends[0] - 1])
+
+    async def _attempt(self, envelope: Envelope) -> tuple[Any, CommandRejected | None]:
+        try:
+            return await self.receive(envelope), None
+        except CommandRejected as error:
+            return None, error
+
+    async def _record_earlier(self) -> None:
         # What happened before this message came goes into the log before it: results that the log has refused so far,
         # and times that have come and that no timer has noticed, for instance because the machine was asleep.
         for ended in list(self._effects.unrecorded.values()):
@@ -107,9 +154,8 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         await self._require_durable_state()
         for wait in self._effects.overdue(self.system.clock):
             await self._time_has_come(wait)
-        commands = self._port.prepared(envelope)
-        if not commands:
-            return Performed(0, False)
+
+    async def _perform(self, commands: Sequence[Any], envelope: Envelope) -> list[Performed]:
         try:
             performed = await self._log.perform(commands, envelope)  # Admit, evolve, react; append; publish.
         except PersistenceError:
@@ -121,7 +167,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         if isinstance(commands[-1], self._port.resumed_by):
             self._effects.blocked.clear()
         self._reconcile()
-        return performed if isinstance(envelope.command, tuple) else await self._port.reply(envelope, performed[-1])
+        return performed
 
     async def _insist(self, envelope: Envelope, attempt: int = 0) -> None:
         try:

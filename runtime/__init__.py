@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from refold.events.core.errors import PersistenceError as PersistenceError
     from refold.events.core.errors import PipelineError as PipelineError
     from refold.events.core.errors import ProviderError as ProviderError
+    from refold.events.core.errors import QueueFull as QueueFull
     from refold.events.core.errors import RefoldError as RefoldError
     from refold.events.core.errors import ToolError as ToolError
     from refold.events.core.ids import AgentId as AgentId
@@ -158,7 +159,8 @@ else:
             ),
             "refold.events.core.errors": (
                 "AgentLoopError AgentMemoryError BackpressureShed CircuitOpen CommandRejected ConfigError GraphError "
-                "LogFormatError LogInUse PersistenceError PipelineError ProviderError RefoldError ToolError"
+                "LogFormatError LogInUse PersistenceError PipelineError ProviderError QueueFull RefoldError "
+                "ToolError"
             ),
             "refold.events.core.ids": "AgentId MemoryId RunId SessionId ToolCallId",
             "refold.events.kinds.indexing": "TextColumn",

@@ -78,6 +78,8 @@ class AgentRuntime:
         ask_timeout_s: after how long an unanswered ask fails; default 30.
         mailbox_capacity: most messages that may wait for one actor, such as a session; what comes then is shed; default
             10,000.
+        queue_max: most inputs that may wait in one session, for their turn or for their time; the next one is refused
+            with `QueueFull`, and nothing of it is recorded; default 10,000, None = any number.
         passivate_after_s: how long a session is idle before it leaves memory; its next message reads it from the log
             again; default 60, None = it stays.
         live_max: most actors in memory before idle sessions are let go, longest idle first; default 10,000, None = any

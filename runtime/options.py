@@ -12,6 +12,7 @@ from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.snapshots import SNAPSHOT_EVERY
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import ConfigError
+from refold.events.session.commands import QUEUE_MAX
 from refold.resilience.backpressure import BackpressureGuard
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.file import Durability
@@ -37,6 +38,7 @@ class RuntimeOptions(TypedDict, total=False):
     close_grace_s: float
     ask_timeout_s: float
     mailbox_capacity: int
+    queue_max: int | None
     passivate_after_s: float | None
     live_max: int | None
     snapshot_every: int | None
@@ -67,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     close_grace_s: float = 5.0
     ask_timeout_s: float = 30.0
     mailbox_capacity: int = 10_000
+    queue_max: int | None = QUEUE_MAX
     passivate_after_s: float | None = 60.0
     live_max: int | None = 10_000
     snapshot_every: int | None = SNAPSHOT_EVERY
@@ -81,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backpressure: BackpressureGuard | None = None
 
 
-MAY_BE_NONE = ("passivate_after_s", "live_max", "snapshot_every")
+MAY_BE_NONE = ("passivate_after_s", "live_max", "snapshot_every", "queue_max")
 """Options that None switches off."""
 
 
@@ -118,6 +121,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
         ("restarts_max", options.restarts_max, 0),
         ("mailbox_capacity", options.mailbox_capacity, 1),
         ("live_max", options.live_max, 1),
+        ("queue_max", options.queue_max, 1),
         ("snapshot_every", options.snapshot_every, 1),
     ):
         if count is None and name in MAY_BE_NONE:

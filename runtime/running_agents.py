@@ -229,6 +229,7 @@ class RunningAgents:
                 auto_resume=options.auto_resume,
                 after_order=after_order,
                 cancel_grace_s=options.cancel_grace_s,
+                queue_max=options.queue_max,
                 recalling=found.recalling,
                 graph_entities=found.agent.graph.count_now if found.agent.graph is not None else None,
             )

@@ -42,6 +42,7 @@ from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.session.commands import (
     MAY_RUN,
+    QUEUE_MAX,
     AllowTurn,
     CancelRun,
     ClearHistory,
@@ -98,6 +99,8 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     after_order: bool = False
     """Whether the runtime before this one had ended in order, so that no run of it was interrupted by a crash."""
     cancel_grace_s: float = 5.0
+    queue_max: int | None = QUEUE_MAX
+    """Most inputs that wait in one session."""
     recalling: Recalling | None = None
     """The agent's memories, which are told what was recalled; None = it has none."""
     graph_entities: Callable[[], int | None] | None = None
@@ -206,6 +209,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                 return ()
             if setting is not self._main:
                 command = msgspec.structs.replace(command, tools=setting.tools)
+        if isinstance(command, SendInput):
+            command = msgspec.structs.replace(command, queue_max=setting.queue_max)
         if isinstance(command, AllowTurn):
             self._allowed = self.state.run.id if self.state.run is not None else None
         return (*self._preparation(command, setting), command)
@@ -227,6 +232,11 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             )
             return (opening, configure)
         return () if self.state.configuration is setting.configuration else (configure,)
+
+    def joins(self, envelope: Envelope) -> bool:
+        """Let inputs that wait together share a transaction; what is large, or of a call, goes by itself."""
+        plain = type(envelope) is Envelope and envelope.cause is None and not envelope.payloads
+        return plain and isinstance(envelope.command, SendInput)
 
     async def reply(self, envelope: Envelope, performed: Performed) -> Performed | WantedRequest | None:
         version, new = performed.version, performed.new

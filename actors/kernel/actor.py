@@ -20,6 +20,7 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.future import ActorFuture
 from refold.actors.kernel.lifecycle import Dependents
 from refold.actors.kernel.ref import ActorRef, System
+from refold.actors.kernel.reply import Reply
 from refold.actors.kernel.supervision import log
 from refold.events.core.errors import ConfigError
 
@@ -39,6 +40,7 @@ class Cell(Protocol):
     def closed(self) -> bool: ...
     @property
     def dependents(self) -> Dependents: ...
+    def take_along(self, wanted: Callable[[object], bool], most: int) -> list[tuple[Any, Reply]]: ...
     async def start_child(
         self, factory: "Callable[..., Actor]", args: tuple[Any, ...], kwargs: dict[str, Any], address: str | None
     ) -> ActorRef: ...
@@ -155,6 +157,18 @@ class Actor(_PykkaActor):
         traceback: TracebackType | None,
     ) -> Any:
         """Clean up after a failure in a message, before the instance is replaced. May be `async def`."""
+
+    def take_along(self, wanted: Callable[[object], bool], most: int) -> list[tuple[Any, Reply]]:
+        """Take the next messages out of the mailbox, to handle them together with the one that is handled now.
+
+        Only asked messages are taken, in order, up to the first that is not wanted. Settle each reply; where the
+        handler raises instead, what was not settled gets the error that the asker of the first message gets.
+
+        Args:
+            wanted: tells whether a message can be handled along with the present one.
+            most: of them.
+        """
+        return self._cell.take_along(wanted, most)
 
     def spawn(self, work: Coroutine[Any, Any, R], *, name: str = "work") -> asyncio.Task[R]:
         """Run a coroutine beside the mailbox, until it ends or this instance stops or restarts.

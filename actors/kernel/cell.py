@@ -73,6 +73,7 @@ class ActorCell(Mailbox[CellSystem]):
     """The mailbox and the life of one address."""
 
     __slots__ = (
+        "_along",
         "_dependents",
         "_factory",
         "_interrupted",
@@ -110,6 +111,7 @@ class ActorCell(Mailbox[CellSystem]):
         self.closed = False
         """Whether this life of the address is over; refs then look for a new cell."""
         self._factory = factory
+        self._along: list[Reply] = []  # to messages that are handled together with the present one
         self._task: asyncio.Task[None] | None = None  # held here, since the loop holds tasks weakly
         self._passivating = False  # it stops for being idle
         self._waits = False  # its handlers are async: activations go straight to a task
@@ -168,6 +170,24 @@ class ActorCell(Mailbox[CellSystem]):
             self.system.passivation.rested(self, self.system.live_count())
 
     # Handling messages
+
+    def take_along(self, wanted: Callable[[object], bool], most: int) -> list[tuple[Any, Reply]]:
+        taken: list[tuple[Any, Reply]] = []
+        queue = self._queue
+        while queue and len(taken) < most:
+            message, reply = queue[0]
+            if reply is None or reply.withdrawn or not wanted(message):
+                break
+            queue.popleft()
+            taken.append((message, reply))
+        self._along = [reply for reply in self._along if not reply.ready()]
+        self._along += [reply for _, reply in taken]
+        return taken
+
+    def _fail_along(self, error: Exception) -> None:
+        along, self._along = self._along, []
+        for reply in along:
+            reply.settle(error=error)
 
     def _schedule(self) -> None:
         self.system.passivation.woken(self)
@@ -328,9 +348,12 @@ class ActorCell(Mailbox[CellSystem]):
         if self._passes(error):
             raise error
         if isinstance(error, _Interrupted):
+            stopped = ActorStopped(self.address, "it was stopped while it handled the message")
+            self._fail_along(stopped)
             if reply is not None:
-                reply.settle(error=ActorStopped(self.address, "it was stopped while it handled the message"))
+                reply.settle(error=stopped)
             return
+        self._fail_along(self._for_asker(error))
         if reply is not None:
             reply.settle(error=self._for_asker(error))
         elif isinstance(error, RefoldError):
@@ -400,6 +423,7 @@ class ActorCell(Mailbox[CellSystem]):
     def _end_by(self, error: BaseException, reply: Reply | None) -> None:
         """End with our task or our loop: answer every asker, leave nothing behind that claims to live."""
         reason = f"its event loop or task was ended by {describe(error)}"
+        self._fail_along(ActorStopped(self.address, reason))
         if reply is not None:
             reply.settle(error=ActorStopped(self.address, reason))
         if self._task is not None and not isinstance(error, CancelledError):

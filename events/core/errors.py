@@ -4,7 +4,8 @@
     ├── ConfigError               a setting or a name is wrong; correct it before running
     ├── CommandRejected           the command may not happen now; nothing was recorded
     │   ├── AgentMemoryError      a memory store refused a value or a query
-    │   └── GraphError            a graph operation has no meaning
+    │   ├── GraphError            a graph operation has no meaning
+    │   └── QueueFull             too many inputs wait in a session; also a BackpressureShed
     ├── BackpressureShed          too many inputs are waiting; try again later
     ├── CircuitOpen               a service failed too often and is not called for now
     ├── ProviderError             the model's provider failed; `retryable` says whether to try again
@@ -76,6 +77,10 @@ class BackpressureShed(RefoldError):
         super().__init__(f"{of} has no room: {depth} are waiting and the capacity is {capacity}; send again later")
         self.depth = depth
         self.capacity = capacity
+
+
+class QueueFull(CommandRejected, BackpressureShed):
+    """As many inputs wait in a session as may; nothing was recorded, and the input may be sent again later."""
 
 
 class CircuitOpen(RefoldError):

@@ -14,7 +14,7 @@ does not get in.
 from typing import assert_never
 
 from refold.events.core.content import AnswerContent, JsonObject, TextBlock, ToolUseBlock, tool_uses, without_blanks
-from refold.events.core.errors import CommandRejected
+from refold.events.core.errors import CommandRejected, QueueFull
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Recorded, WaitUntil
 from refold.events.model.context_window import summary_fault
@@ -143,6 +143,7 @@ def _admit_input(state: SessionState, command: commands.SendInput) -> ev.Session
     given, original = command.original or content, command.original
     if (recorded := _recorded(state, "send", command.key, given)) is not None:
         return recorded
+    _require_room(state, command.queue_max)
     if command.due_at is not None:
         if command.cancelled or command.now or command.stepwise:
             raise CommandRejected("an input for a later time can be neither for now nor step by step nor cancelled")
@@ -154,6 +155,13 @@ def _admit_input(state: SessionState, command: commands.SendInput) -> ev.Session
     return ev.InputQueued(
         content=content, key=command.key, cancelled=command.cancelled, stepwise=command.stepwise, original=original
     )
+
+
+def _require_room(state: SessionState, queue_max: int | None) -> None:
+    joining = len(state.run.joining) if state.run is not None else 0
+    waiting = len(state.queue) + len(state.scheduled) + joining
+    if queue_max is not None and waiting >= queue_max:
+        raise QueueFull(waiting, queue_max, of=f"session {state.session!r}")
 
 
 def _admit_turn(state: SessionState, command: commands.AllowTurn) -> ev.SessionEvent | Recorded:

@@ -3,7 +3,7 @@
 `admit` turns each into the stimulus that it becomes, or refuses it. Commands are never logged; the stimulus is.
 """
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -51,6 +51,10 @@ class ClearHistory(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
 
 
+QUEUE_MAX: Final = 10_000
+"""Most inputs that wait in one session, for their turn or for their time, unless a runtime says otherwise."""
+
+
 class SendInput(msgspec.Struct, frozen=True, kw_only=True):
     """Accept an input; its run begins when those before it have ended."""
 
@@ -67,6 +71,8 @@ class SendInput(msgspec.Struct, frozen=True, kw_only=True):
     """Its run takes one turn, and each further one only when `AllowTurn` says so."""
     original: tuple[UserContent, ...] = ()
     """What was given, where middleware changed it; the key is of that."""
+    queue_max: int | None = QUEUE_MAX
+    """Refuse it where so many inputs of the session wait already; None = however many do."""
 
 
 class AllowTurn(msgspec.Struct, frozen=True, kw_only=True):

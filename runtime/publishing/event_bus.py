@@ -68,7 +68,7 @@ class Follower:
 
     def __init__(self) -> None:
         self.awaited: RunId | None = None
-        """The run whose end a caller waits for."""
+        """The run whose end a caller waits for; set by `EventBus.await_only`."""
         self._latest: dict[RunId, EndedRun | PausedRun] = {}
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -100,8 +100,6 @@ class Follower:
 
     def tell(self, run: RunId, latest: EndedRun | PausedRun) -> None:
         """Take note that a run has ended, or waits for its next turn."""
-        if self.awaited is not None and run != self.awaited:
-            return  # Of many callers in a queue each is woken once.
         self._latest[run] = latest
         self._stir()
 
@@ -121,7 +119,9 @@ class EventBus:
     def __init__(self) -> None:
         self.failures = 0
         """How often a subscriber raised."""
-        self._followers: dict[SessionId, list[Follower]] = {}
+        self._followers: dict[SessionId, dict[RunId | None, dict[Follower, None]]] = {}
+        """By the run that each waits for, so that of many callers in a queue only those of a run are told of its end;
+        None = of any run."""
         self._subscribers: dict[SessionId | None, list[Subscriber]] = {}
         self._ending: dict[SessionId, dict[RunId, int]] = {}
         self._open: dict[SessionId, None] = {}
@@ -142,17 +142,37 @@ class EventBus:
     def follow(self, session: SessionId) -> Generator[Follower, None, None]:
         """Give a follower that sees every end of a run of `session` from now on."""
         follower = Follower()
-        followers = self._followers.setdefault(session, [])
-        followers.append(follower)
+        self._add_follower(session, None, follower)
         try:
             yield follower
         finally:
-            followers.remove(follower)
-            if not followers and self._followers.get(session) is followers:
+            for run in (None, follower.awaited):
+                self._drop_follower(session, run, follower)
+
+    def await_only(self, session: SessionId, run: RunId, follower: Follower) -> None:
+        """Tell a follower of one run only from now on."""
+        self._drop_follower(session, None, follower)
+        follower.awaited = run
+        self._add_follower(session, run, follower)
+
+    def _add_follower(self, session: SessionId, run: RunId | None, follower: Follower) -> None:
+        self._followers.setdefault(session, {}).setdefault(run, {})[follower] = None
+
+    def _drop_follower(self, session: SessionId, run: RunId | None, follower: Follower) -> None:
+        by_run = self._followers.get(session, {})
+        followers = by_run.get(run, {})
+        if followers.pop(follower, follower) is None and not followers:
+            del by_run[run]
+            if not by_run:
                 del self._followers[session]
 
+    def _tell(self, session: SessionId, run: RunId, latest: EndedRun | PausedRun) -> None:
+        by_run = self._followers.get(session, {})
+        for follower in [*by_run.get(None, ()), *by_run.get(run, ())]:
+            follower.tell(run, latest)
+
     def is_awaited(self, session: SessionId, run: RunId, *, besides: Follower) -> bool:
-        return any(other.awaited == run for other in self._followers.get(session, ()) if other is not besides)
+        return any(other is not besides for other in self._followers.get(session, {}).get(run, ()))
 
     def is_ending(self, session: SessionId, run: RunId) -> bool:
         """Tell whether a run has ended in the log, and what it had in flight has not."""
@@ -194,8 +214,7 @@ class EventBus:
                 self._ending.setdefault(session, {})[event.event.run] = event.version
 
         for run, version in cancelled.items():  # Its turn is still to come, and nobody has to wait for that.
-            for follower in self._followers.get(session, ()):
-                follower.tell(run, EndedRun(version, cancelled_in_queue(run, version)))
+            self._tell(session, run, EndedRun(version, cancelled_in_queue(run, version)))
 
     def _call(self, subscriber: Subscriber, event: RecordedSessionEvent) -> None:
         try:
@@ -215,17 +234,14 @@ class EventBus:
         if last is not None:
             ending[last.run] = last.version  # Also where its event was published by nobody, as before a restart.
         for run, version in ending.items():
-            ended = EndedRun(version, last if last is not None and last.version == version else None)
-            for follower in self._followers.get(session, ()):
-                follower.tell(run, ended)
+            self._tell(session, run, EndedRun(version, last if last and last.version == version else None))
         run_now = state.run
         for watcher in self._model_watchers.get(session, ()):
             watcher(run_now is not None and run_now.phase == "model")
         for watcher in self._person_watchers.get(session, ()):
             watcher(run_now is not None and awaits_person(run_now, state.turn))
         if run_now is not None and awaits_step(run_now):
-            for follower in self._followers.get(session, ()):
-                follower.tell(run_now.id, PausedRun(run_now.turns, state.version))
+            self._tell(session, run_now.id, PausedRun(run_now.turns, state.version))
 
     def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
         for watcher in self._model_watchers.get(session, ()):
@@ -261,7 +277,7 @@ class EventBus:
 
     def session_failed(self, session: SessionId, reason: str) -> None:
         self._ending.pop(session, None)
-        for follower in self._followers.get(session, ()):
+        for follower in [*chain.from_iterable(self._followers.get(session, {}).values())]:
             follower.fail(ActorStopped(f"session/{session}", reason))
 
     def end(self) -> None:

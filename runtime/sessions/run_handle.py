@@ -229,7 +229,7 @@ class RunHandle:
         # The follower is there since before the input was sent, so the end cannot come between the two; and the handle
         # waits for the follower, not for the actor, so that a restart of the actor costs the caller nothing.
         event_bus, session = self._access.context.event_bus, self._access.session
-        follower.awaited = run
+        event_bus.await_only(session, run, follower)
 
         def abandon() -> None:
             if event_bus.is_awaited(session, run, besides=follower):

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from refold.actors import Journal
-from refold.actors.journal import GROUP_BATCHES_MAX
+from refold.actors.journal import GROUP_BATCHES_MAX, GROUP_BYTES_MAX
 from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import Appended, EncodedBatch
+from refold.events.model.configuration import payload_hash
 from refold.stores import InMemoryStore
 
 
@@ -64,6 +65,21 @@ async def test_appends_that_arrive_while_one_is_written_share_the_next_transacti
     assert [place.stream for place in places] == [f"s/{number}" for number in range(6)]
     assert [place.position for place in places] == [1, 2, 3, 4, 5, 6]
     assert journal.commits == 2
+
+
+async def test_a_transaction_takes_nothing_more_once_it_has_bytes_enough() -> None:
+    store = Gated()
+    journal = Journal(store)
+    first = await started(journal, batch("s/0"))
+    await store.begun.wait()
+    half = {payload_hash(data): data for data in [bytes(GROUP_BYTES_MAX // 2)]}
+    others = [asyncio.create_task(journal.append([batch(f"s/{number}")], half)) for number in range(1, 5)]
+    await asyncio.sleep(0)
+    store.gate.set()
+    await asyncio.gather(*first, *others)
+
+    assert store.groups == [["s/0"], ["s/1", "s/2"], ["s/3", "s/4"]]
+    await journal.close()
 
 
 async def test_a_wrong_expected_version_in_a_group_fails_only_its_own_append() -> None:

@@ -384,6 +384,13 @@ JOINS = {
     "A21: without a run an input for now is an ordinary one": Case(
         [say("one"), say("two")], [send("go", "one", now=True), send("on", "two", now=True)], count={"RunStarted": 2}
     ),
+    "A21: an input for now that comes after a tool has ended the run, while others run, begins a run of its own": (
+        Case(
+            [[use("finish", {"text": "over"}), use("park", {"name": "a"})], say("next")],
+            [begin(), until("ToolCallCompleted"), join(), let_go(), ends("over", "next")],
+            count={"RunStarted": 2},
+        )
+    ),
     "A21: a key means the run that was joined for ever": Case(
         [PARK, say("done"), say("next")],
         [
