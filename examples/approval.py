@@ -2,7 +2,7 @@
 
     python examples/approval.py
 
-It asks on the terminal whether a mail may be sent: yes, no, or always (to that person). Whatever is left open when the
+It asks on the terminal whether a mail may be sent: yes, no, or always (to that person). What is left open when the
 program ends, by Ctrl-C or a crash, waits in `approval.db`, and the next start asks again. Its model plays a script.
 """
 

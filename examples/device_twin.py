@@ -4,7 +4,7 @@ Run it from the top folder:
 
     python examples/device_twin.py
 
-Whatever is wanted and not yet reported is sent to the lamp, again after a growing pause where that fails, and after any
+What is wanted and not yet reported is sent to the lamp, again after a growing pause where that fails, and after any
 crash: `pending` says so, and nothing else need remember it. Stop the program at any point and start it again.
 """
 

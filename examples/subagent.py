@@ -59,7 +59,7 @@ def edit(request: ModelRequest) -> list[ToolUse] | str:
 
 
 def research_task(topic: str) -> str:
-    """Have somebody find out where a drink comes from.
+    """Have a researcher find out where a drink comes from.
 
     Args:
         topic: the drink.

@@ -464,5 +464,5 @@ class SyncRuntime:
 
 
 def _goes_on(state: SessionState) -> list[str]:
-    """Return the keys of what ends by itself, or by somebody whom a handler asks."""
+    """Return the keys of what ends by itself, or by an actor that a handler asks."""
     return [effect.key for effect in pending(state) if type(effect) is not Wait]

@@ -1,4 +1,4 @@
-"""The border to a store that a user brings: whatever it does costs the message at hand and nothing else.
+"""The border to a store that a user brings: a fault of it costs the message at hand and nothing else.
 
 Read `refold.stores.event_store` for what a store promises. The rules: everything that goes wrong in it comes out as a
 `PersistenceError` that says what failed, on which stream; nobody waits for it longer than the append timeout; and no

@@ -8,7 +8,7 @@ Tools that are registered or removed while a runtime is open: in force for every
 
 A session decides by the configuration that its log names, which lists the tools; so another one has to be in the log
 before a session may take it. What a tool brings along, such as its breaker, lives on the log from then on too. The
-rules: a registration returns at once, and whoever sends an input waits for it; until the log has it, a breaker works in
+rules: a registration returns at once, and the sender of an input waits for it; until the log has it, a breaker works in
 memory, and what happened by then is taken along.
 """
 

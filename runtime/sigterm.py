@@ -27,7 +27,7 @@ async def stop_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
     """Close `runtime` at SIGTERM, cancel what the block does then, and exit with code 143.
 
     `async with AgentRuntime(...) as runtime, stop_on_sigterm(runtime): ...`. Open runs are left open, to go on at the
-    next start; whoever waits for one in the block gets ActorStopped. Code after the block does not run, `finally` does.
+    next start; a caller that waits for one gets ActorStopped. Code after the block does not run, `finally` does.
     A second SIGTERM ends the process at once. Web servers have handlers of their own: close the runtime in their
     shutdown (lifespan) instead.
 
@@ -84,7 +84,7 @@ class _Stop:
         if self.closing is None:
             return False
         if self._cancelled and self._block is not None and self._block.uncancel() > 0:
-            return False  # Somebody else cancels it too.
+            return False  # Another caller cancels it too.
         ours = (asyncio.CancelledError, ActorStopped)
         if isinstance(error, BaseExceptionGroup):
             return error.split(ours)[1] is None  # pyright: ignore[reportUnknownMemberType]

@@ -103,7 +103,7 @@ ERROR_CHARACTERS_MAX = 4_000
 
 
 class CallFailed(ToolError):
-    """A call came to nothing for a reason that no failure of a tool's own has; of Refold's own tools.
+    """A call had no result, for a reason that no failure of a tool's own has; of Refold's own tools.
 
     Attributes:
         result_kind: of the call's result.

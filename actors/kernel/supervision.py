@@ -43,13 +43,13 @@ class ActorFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A told message that came to nothing, with no asker to learn of it."""
+    """A told message that was not handled; no asker waits to learn of it."""
 
     address: str
     """Whom it was for."""
     message: object
     reason: str
-    """Why it came to nothing, in words."""
+    """Why it was not handled, in words."""
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -208,7 +208,7 @@ class ActorSystem:
 
     @property
     def parked(self) -> tuple[ParkedMessage, ...]:
-        """The last told messages that came to nothing, at most 100, oldest first; tell them again if you wish."""
+        """The last told messages that no handler answered, at most 100, oldest first; tell them again if you wish."""
         return tuple(self.supervisor.parked)
 
     def forgive(self, address: str) -> bool:
@@ -424,7 +424,7 @@ class ActorSystem:
         self._failed[address] = reason
 
     def set_aside(self, address: str, message: object, reason: str) -> None:
-        """For refs and cells: log that a told message came to nothing, and keep it among those `parked`."""
+        """For refs and cells: log that a told message was not handled, and keep it among those `parked`."""
         log.warning("a message of type %s told to %s is set aside: %s", type(message).__qualname__, address, reason)
         self.supervisor.parked.append(ParkedMessage(address=address, message=message, reason=reason))
 
@@ -456,7 +456,7 @@ class ActorSystem:
         if handling is not None and handling.active() and self._cells.get(handling.cell.address) is handling.cell:
             raise WouldDeadlock(
                 f"closing the system inside a handler of {handling.cell.address} would wait for that handler; "
-                "let whoever made the system close it"
+                "let the code that made the system close it"
             )
         self._closing = True
         self.passivation.end()

@@ -81,7 +81,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         name: its AgentId; holds no slash.
         approval: decides about calls that wait for approval; None = they wait for `Session.decide` or `refold
             approve`.
-        policy: judges each call that a model asks for, before anybody approves; a failing policy breaks the call.
+        policy: judges each call that a model asks for, before a person approves; a failing policy breaks the call.
         offer: says which tools a model is offered in a session; None = all.
         output_type: what a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text.
             The model is told its schema; read an answer with `RunResult.parsed`.

@@ -138,7 +138,7 @@ class SubagentRuns:
         except CommandRejected as error:
             raise ToolError(f"The agent {agent} does not take the task: {error}") from error
         if isinstance(result.outcome, Cancelled):
-            context.cancel.raise_if_cancelled()  # With its call; else by somebody else.
+            context.cancel.raise_if_cancelled()  # With its call; else by another caller.
         return _answer_in(result, found)
 
     async def _result(self, agent: AgentId, task: str, context: ToolContext[object], calling: CallingTool) -> RunResult:

@@ -46,7 +46,7 @@ class Subgraph(msgspec.Struct, frozen=True):
 
 
 class GraphFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be counted in a graph. Whatever is listed is in order of ids and names."""
+    """What can be counted in a graph. Lists are in order of ids and names."""
 
     entities: int
     relationships: int

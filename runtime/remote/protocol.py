@@ -166,7 +166,7 @@ class Inbox:
 
     def _gone(self, entry: InboxEntry) -> CommandRejected:
         return CommandRejected(
-            f"the command with key {entry.key!r} is not in the inbox {self.file.path} any more: somebody took it back, "
+            f"the command with key {entry.key!r} is not in the inbox {self.file.path} any more: it was taken back, "
             "or removed the file"
         )
 

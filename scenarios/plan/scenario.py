@@ -147,5 +147,5 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 )
 
     def sessions(self) -> tuple[str, ...]:
-        """Return the ids of the sessions that anybody speaks to, in order of their first act."""
+        """Return the ids of the sessions that get an input, in order of their first act."""
         return tuple(dict.fromkeys(act.session for act in self.acts))

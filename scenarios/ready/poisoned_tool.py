@@ -24,7 +24,7 @@ from refold.tools.tool import tool
 
 @tool(tier="observe", timeout_s=30.0)
 async def fetch(page: int) -> str:
-    """Fetch a page of somebody else's site."""
+    """Fetch a page of another site."""
     return f"page {page}"
 
 

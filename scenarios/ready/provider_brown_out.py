@@ -8,7 +8,7 @@ circuit opens, and the first provider is not asked for 20 seconds; then one call
 again, until one succeeds and the circuit closes.
 
 Look at `event_kinds`: `breaker.opened.v1`, `breaker.probe_begun.v1` and `breaker.closed.v1`; at
-`operations["model"]`, which counts both providers; and at `times`, how few of its failures anybody waited for.
+`operations["model"]`, which counts both providers; and at `times`, how few of its failures a caller waited for.
 """
 
 from refold.agents.agent import Agent

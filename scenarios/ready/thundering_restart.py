@@ -1,7 +1,7 @@
 """Thundering restart: the process dies with a thousand runs under way, and all of them go on at once.
 
 Promised: the next process finds the open runs without reading the whole log, and every one of them goes on where it
-stood, with no word from anybody. A model call that was under way is made again; a tool's body that was under way is run
+stood, with no command given. A model call that was under way is made again; a tool's body that was under way is run
 again only where the tool says that it may be.
 
 Look at `event_kinds["session.run_resumed.v1"]`, which is 1,000; at `outcomes`; and at `virtual_s`, how soon all is

@@ -420,8 +420,8 @@ class InboxFile:
             return
         except OSError as error:
             raise PersistenceError(
-                f"the inbox {self.path} cannot be made: {error.strerror}; whoever commands a runtime must be allowed "
-                "to write into the folder of its log"
+                f"the inbox {self.path} cannot be made: {error.strerror}; a user who sends commands must be "
+                "allowed to write into the folder of its log"
             ) from error
         try:
             if os.geteuid() == 0:  # Root may send to the runtime of any user, which must be able to read it.

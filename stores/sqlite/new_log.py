@@ -1,7 +1,7 @@
 """A new log that is made of something else: it appears whole under its name, or not at all.
 
 Read `new_log` first. Imports and backups fill a file of another name, which is brought to the disk and then renamed;
-what a crash leaves of it has the ending `.making` and is no log of anyone's.
+what a crash leaves of it has the ending `.making` and is no log.
 """
 
 import asyncio

@@ -131,7 +131,7 @@ async def save_in(backend: PersistenceBackend, key: str, value: bytes) -> None:
     """Save a value in a backend that may be the user's own.
 
     Raises:
-        PersistenceError: it could not be kept, whatever the backend raised.
+        PersistenceError: it could not be kept; the backend's own error is the cause.
     """
     try:
         await backend.save(key, value)

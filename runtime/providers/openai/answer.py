@@ -6,7 +6,7 @@ vllm-project/vllm#27755 (`reasoning`, before that `reasoning_content` as DeepSee
 fields. The rules:
 
 - The order is reasoning, text, refusal, calls: the API tells no other.
-- Calls make an answer `tool_use` whatever the server says of it, since Gemini and others say `stop`. Only where it was
+- Calls make an answer `tool_use` even where the server says `stop`, as Gemini and others do. Only where it was
   cut (`length`) is it `max_tokens`, and where it was filtered it is a `refusal`, whose calls are left out, as they may
   have lost a part.
 - `stop`, an unknown reason (which is kept in `stop_details`) and none at all end the turn. A server that broke off
