@@ -1,12 +1,14 @@
 """The stream of one actor: the state that is folded from it, and the only way in which events get into it.
 
-The rules: state is only ever rebuilt from the log; and after anything failed that may have changed the one or the
-other, the state is stale, which nobody is shown, until it is folded anew.
+The rules: state is only ever rebuilt from the log; what must not be in the log is taken out of a command before it is
+decided about, and out of each event before the state evolves through it, so that the state is what the log says; and
+after anything failed that may have changed the one or the other, the state is stale, which nobody is shown, until it is
+folded anew.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeAlias
 
 import msgspec
@@ -24,9 +26,10 @@ from refold.events.core.errors import (
     RefoldError,
     WrongExpectedVersion,
 )
-from refold.events.core.ids import EventRef, StreamName, event_ref
+from refold.events.core.ids import EventRef, PayloadHash, StreamName, event_ref
 from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil, plan
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.events.model.payloads import recordable, without_secrets
 from refold.stores.folding import Causes, Fold, causes_after
 
 log = logging.getLogger("refold.actors")
@@ -94,6 +97,7 @@ class FoldedStream(Generic[S, C, E]):
         for attempt in range(1, APPEND_ATTEMPTS_MAX + 1):
             if self.stale:
                 await self.rebuild()
+            commands, payloads = without_secrets(self._journal.redaction, commands, envelope.payloads)
             if in_doubt and effect is not None and await self._has_result(effect):
                 return [Performed(0, False)] * len(commands)
             decided: list[Decided[E]] = []
@@ -109,7 +113,7 @@ class FoldedStream(Generic[S, C, E]):
                     else:
                         decided.append(decision)
                         performed.append(Performed(decision[0].expected_version + 1, True))
-                appended = await self._append([batch for batch, _ in decided], envelope) if decided else []
+                appended = await self._append([batch for batch, _ in decided], envelope, payloads) if decided else []
             except BaseException as error:
                 if isinstance(error, CommandRejected) and envelope.called:
                     error.name_item(f"{envelope.called}[{len(performed)}]")
@@ -153,7 +157,9 @@ class FoldedStream(Generic[S, C, E]):
             return False
         return True
 
-    async def _append(self, batches: Sequence[EncodedBatch], envelope: Envelope) -> list[Appended]:
+    async def _append(
+        self, batches: Sequence[EncodedBatch], envelope: Envelope, payloads: Mapping[PayloadHash, bytes]
+    ) -> list[Appended]:
         last = batches[-1]
         cause = event_ref(self.name, last.expected_version + 1)
         every = list(batches)
@@ -161,7 +167,7 @@ class FoldedStream(Generic[S, C, E]):
             every += other.take((cause, last.correlation or cause))
         written = False
         try:
-            appended = await self._journal.append(every, envelope.payloads)
+            appended = await self._journal.append(every, payloads)
             written = True
         finally:
             for other in envelope.along:
@@ -172,7 +178,18 @@ class FoldedStream(Generic[S, C, E]):
         """Admit, evolve, react: return the batch that `command` causes, which the state has evolved through."""
         # Time never goes back within a stream, also where the wall clock does.
         self.time = max(self._clock.now_us(), self.time)
-        planned = plan(self._core, self.state, command, self.time)
+        redaction, encoded = self._journal.redaction, list[bytes]()
+        if redaction:
+            if not self.version:
+                redaction.require_none(self.name, f"the name {redaction.text(self.name)!r}")
+            command = redaction.command(command)
+
+        def recorded(event: E) -> E:
+            event, data = recordable(redaction, self._codec, event)
+            encoded.append(data)
+            return event
+
+        planned = plan(self._core, self.state, command, self.time, recorded if redaction else None)
         if isinstance(planned, Recorded):
             return planned
         self._port.state = self.state = planned.state
@@ -182,7 +199,7 @@ class FoldedStream(Generic[S, C, E]):
             stream=self.name,
             expected_version=self.version - len(planned.events),
             at=self.time,
-            events=tuple([self._codec.encode(event) for event in planned.events]),
+            events=tuple(encoded or [self._codec.encode(event) for event in planned.events]),
             # What is pending is noted in the log, so that the next process finds the streams that have work without
             # folding all of them. It is that of the state now: the next command of the transaction changes it.
             pending=tuple([wanted.key for wanted in self._core.pending(self.state)]),

@@ -14,6 +14,7 @@ from refold.actors.snapshots import Snapshots
 from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
+from refold.events.core.redaction import NOTHING_SECRET, Redaction
 from refold.stores.event_store import EventStore
 
 GROUP_BATCHES_MAX = 512
@@ -63,10 +64,12 @@ class Journal:
 
     Args:
         store: where the batches go. The journal is its only writer.
+        redaction: knows what must not be in the log; all who append take it out first.
     """
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, redaction: Redaction = NOTHING_SECRET) -> None:
         self.store = store
+        self.redaction = redaction
         self.commits = 0
         """Transactions that were written."""
         self.observer: JournalObserver | None = None

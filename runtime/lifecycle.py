@@ -179,7 +179,8 @@ class Lifecycle:
 
     def _shared(self, store: EventStore, system: ActorSystem) -> RuntimeContext:
         agents, every = self.agents, self._settings.snapshot_every
-        journal = Journal(store)
+        journal = Journal(store, agents.redaction)
+        self.event_bus.redaction = agents.redaction
         journal.snapshots = Snapshots(store, every) if every is not None else None
         for found in agents:
             if found.hooks is not None:

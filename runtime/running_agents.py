@@ -29,10 +29,12 @@ from refold.actors.kernel.actor import Actor
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent, SubagentTool, asking, check_streams, with_subagents
 from refold.agents.middleware_tools import tools_of
+from refold.agents.redact import redaction_of_agents
 from refold.agents.subagent_runs import SubagentRuns
 from refold.context import RuntimeContext
 from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.core.ids import AgentId, PayloadHash
+from refold.events.core.redaction import Redaction
 from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import CodeIdentity, configuration_of
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
@@ -123,11 +125,11 @@ class LateTools:
 class RunningAgent:
     """One agent of a runtime, and its tools."""
 
-    def __init__(self, agent: Agent, pool: ThreadPool, *, is_main: bool) -> None:
+    def __init__(self, agent: Agent, pool: ThreadPool, redaction: Redaction, *, is_main: bool) -> None:
         self.agent = agent
         self.id = AgentId(agent.name)
         self.hooks = agent.hooks()
-        self.tools = tools_of(agent, self.hooks, pool)
+        self.tools = tools_of(agent, self.hooks, pool, redaction)
         self.recalling = agent.recalling()
         self.tool_place = "" if is_main else f"{agent.name}/"
         """What stands before a tool's name in the identifier of its actor."""
@@ -146,12 +148,15 @@ class RunningAgents:
     """
 
     def __init__(self, main: Agent, pool: ThreadPool) -> None:
-        self.main = RunningAgent(main, pool, is_main=True)
+        every = with_subagents(main)
+        self.redaction = redaction_of_agents(every)
+        """What must not be in the log."""
+        self.main = RunningAgent(main, pool, self.redaction, is_main=True)
         self._by_name: dict[str, RunningAgent] = {main.name: self.main}
-        for agent in with_subagents(main)[1:]:
+        for agent in every[1:]:
             if agent.name in self._by_name:
                 raise ConfigError(f"two agents are named {agent.name!r}; give each a name of its own: Agent(name=…)")
-            self._by_name[agent.name] = RunningAgent(agent, pool, is_main=False)
+            self._by_name[agent.name] = RunningAgent(agent, pool, self.redaction, is_main=False)
         for found in self:
             for item in found.tools:
                 if isinstance(item, SubagentTool) and item.agent_name not in self._by_name:
@@ -213,9 +218,9 @@ class RunningAgents:
         settings: dict[AgentId, SessionSetting] = {}
         for found in self:
             configuration, own = configuration_of(
-                found.agent.told_config(),
+                self.redaction.value(found.agent.told_config()),
                 agent=found.id,
-                tools=tuple(found.tools.specs()),
+                tools=self.redaction.value(tuple(found.tools.specs())),
                 code=code,
                 builds_requests=found.agent.builds_requests,
                 output_schema=found.agent.output_schema(),
@@ -265,6 +270,7 @@ class RunningAgents:
                 window=agent.context,
                 hooks=found.hooks,
                 summariser=agent.provider,
+                redaction=self.redaction,
             )
 
         def tool(place: str) -> ToolActor:

@@ -34,6 +34,7 @@ from refold.events.core.cleaning import clean_text
 from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import CommandRejected, ConfigError, PersistenceError, ProviderError
 from refold.events.core.ids import PayloadHash
+from refold.events.core.redaction import Redaction
 from refold.events.model.context_window import (
     SUMMARY_PROMPT,
     Context,
@@ -153,6 +154,7 @@ async def compacted(
     session: ActorRef,
     wanted: WantedRequest,
     in_flight: Callable[[Callable[[], BuiltRequest]], AbstractContextManager[None]],
+    redaction: Redaction,
 ) -> WantedRequest:
     """Return what is wanted of a history after it was summarised, if that was needed and did not fail.
 
@@ -179,7 +181,7 @@ async def compacted(
             refers, payloads = with_prepared(sent, changes, TWICE_BYTES_MAX)
             try:
                 with in_flight(functools.partial(_built, wanted, refers, payloads)):
-                    response, text = await _summary(asked, request, plan)
+                    response, text = await _summary(asked, request, plan, redaction)
                 break
             except ProviderError as error:
                 shorter = policy.plan(context, most=plan.tokens // 2) if error.kind == "context_too_long" else None
@@ -224,8 +226,10 @@ def _built(wanted: WantedRequest, reference: RequestReference, payloads: Mapping
     return wanted.built(reference, summary=True), payloads
 
 
-async def _summary(provider: Provider, request: ModelRequest, plan: SummaryPlan) -> tuple[ModelResponse, str]:
-    response = checked_response(await provider.complete(request))
+async def _summary(
+    provider: Provider, request: ModelRequest, plan: SummaryPlan, redaction: Redaction
+) -> tuple[ModelResponse, str]:
+    response = redaction.value(checked_response(await provider.complete(request)))
     text = clean_text("\n".join(block.text for block in response.content if isinstance(block, TextBlock))).strip()
     if not text:
         raise Unusable("the summary says nothing", response.usage)

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import AsyncIterable, Callable, Generator
+from collections.abc import AsyncIterable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
@@ -42,10 +42,12 @@ from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import ProviderError
+from refold.events.core.redaction import NOTHING_SECRET, Redaction
 from refold.events.model.configuration import RecoveryFunction
 from refold.events.model.context_window import ContextWindow
-from refold.events.model.messages import NOTHING, ModelRequest, ModelResponse, Usage, UsageDelta
+from refold.events.model.messages import NOTHING, Delta, ModelRequest, ModelResponse, Usage, UsageDelta
 from refold.events.model.payloads import restored
+from refold.events.model.redacted_stream import RedactedStream
 from refold.events.session.commands import (
     RecordModelFailure,
     RecordModelInterruption,
@@ -118,7 +120,9 @@ class ModelActor(Actor):
         window: ContextWindow | None = None,
         hooks: Hooks | None = None,
         summariser: Provider | None = None,
+        redaction: Redaction = NOTHING_SECRET,
     ) -> None:
+        self._redaction = redaction
         self._rules = AnswerRules(tools, policy, output_check, recovery)
         self._window = window
         self._summariser = summariser or provider
@@ -280,6 +284,7 @@ class ModelActor(Actor):
             message.reply_to,
             message.wanted,
             functools.partial(self._in_flight, message),
+            self._redaction,
         )
         return await once_log_allows(make, clock, str(message))
 
@@ -294,7 +299,7 @@ class ModelActor(Actor):
 
     async def _answer_of_provider(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
         if not calling.message.wanted.configuration.streaming or not can_stream(self._provider):
-            return checked_response(await self._provider.complete(request))
+            return self._redaction.value(checked_response(await self._provider.complete(request)))
         stream = answer_stream(self._provider, request)
         try:
             return await self._last_of(stream, calling)
@@ -303,25 +308,31 @@ class ModelActor(Actor):
 
     async def _last_of(self, stream: AsyncIterable[object], calling: _Calling) -> ModelResponse:
         """Return the complete response, which ends a stream, and pass on what comes before it."""
-        message = calling.message
         count = 0
+        pieces = RedactedStream(self._redaction)
         async for item in stream:
             count += 1
             if count % DELTAS_PER_STEP == 0:  # A stream that never waits would keep the loop, also from its reader.
                 await asyncio.sleep(0)
             if isinstance(item, ModelResponse):
-                response = checked_response(item)
+                response = self._redaction.value(checked_response(item))
+                self._pass_on(calling, pieces.rest())
                 calling.partial.add(UsageDelta(response.usage))
                 return response
-            delta = checked_delta(item)
+            self._pass_on(calling, pieces.pieces([checked_delta(item)]))
+        raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
+
+    def _pass_on(self, calling: _Calling, deltas: Sequence[Delta]) -> None:
+        """Keep pieces of an answer as evidence, and show them to those who follow the session."""
+        wanted = calling.message.wanted
+        for delta in deltas:
             calling.partial.add(delta)
             if calling.cancelled:  # The provider has swallowed it; what it sends now is evidence, and it is left.
                 raise asyncio.CancelledError
             try:
-                self._observer.streamed(message.wanted.session, message.wanted.run, message.wanted.turn, delta)
+                self._observer.streamed(wanted.session, wanted.run, wanted.turn, delta)
             except Exception:
-                log.exception("who watches session %s failed on a piece of an answer", message.wanted.session)
-        raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
+                log.exception("who watches session %s failed on a piece of an answer", wanted.session)
 
     async def _close(self, stream: AsyncIterable[object], calling: _Calling) -> None:
         """Let a stream clean up behind itself; how that goes changes nothing about the answer."""
@@ -361,7 +372,7 @@ class ModelActor(Actor):
             run=message.wanted.run,
             turn=message.wanted.turn,
             kind=provider.kind if provider is not None else "agent_loop",
-            message=error_words(error)[:MESSAGE_CHARACTERS_MAX],
+            message=self._redaction.text(error_words(error))[:MESSAGE_CHARACTERS_MAX],
             status=provider.status if provider is not None else None,
             retryable=provider.retryable if provider is not None else False,
             retry_after_s=_finite(provider.retry_after_s) if provider is not None else None,

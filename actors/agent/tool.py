@@ -142,6 +142,7 @@ class ToolActor(Actor):
         cancel_grace_s: float = CANCEL_GRACE_S,
     ) -> None:
         self._recovery = recovery
+        self._redaction = journal.redaction
         self._facts = FoldedStream(TOOL_CORE, TOOL_CODEC, journal)
         self._runner = runner
         self._observer = observer
@@ -236,7 +237,9 @@ class ToolActor(Actor):
             else:
                 value = await self._carried_out(running)
                 finished = running.context.finished if running.context is not None else None
-                content, payloads = result_content(value if finished is None else WithLimit(finished, None))
+                content, payloads = result_content(
+                    value if finished is None else WithLimit(finished, None), self._redaction
+                )
                 self._tell(running, content, None, payloads, ends_run=finished is not None)
         except asyncio.CancelledError:
             if running.token.cancelled:
@@ -264,7 +267,7 @@ class ToolActor(Actor):
         except BaseException as error:  # The border to user code: its failure is a result for the model.
             if not isinstance(error, ToolError):
                 log.warning("%s: call %s of %s raised", self.address, running.message.call, place[0], exc_info=error)
-            content, kind = failure(error)
+            content, kind = failure(error, self._redaction)
             self._tell(running, content, kind, again=kind == "transient")
         finally:
             running.stop_timers()
@@ -364,7 +367,8 @@ class ToolActor(Actor):
         recovery: str | None = None,
         again: bool = False,
     ) -> None:
-        original, more = running.context.original if running.context is not None else (None, {})
+        context = running.context
+        original, more = context.original if context is not None else (None, {})
         command = RecordToolResult(
             call=running.message.call,
             content=content,
@@ -373,6 +377,7 @@ class ToolActor(Actor):
             broken=broken,
             recovery=recovery,
             original=original,
+            hidden=context is not None and context.hidden,
             attempt=running.message.attempt,
             again=again,
         )

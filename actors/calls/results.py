@@ -25,6 +25,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import CircuitOpen, ProviderError, ToolError
 from refold.events.core.ids import PayloadHash
+from refold.events.core.redaction import NOTHING_SECRET, Redaction
 from refold.events.model.payloads import INLINE_BYTES_MAX, kept_whole, spill
 
 DEFAULT_RESULT_LIMIT: Final = INLINE_BYTES_MAX
@@ -114,7 +115,9 @@ class CallFailed(ToolError):
         self.result_kind: ErrorKind = result_kind
 
 
-def result_content(value: object) -> tuple[tuple[ResultContent, ...], dict[PayloadHash, bytes]]:
+def result_content(
+    value: object, redaction: Redaction = NOTHING_SECRET
+) -> tuple[tuple[ResultContent, ...], dict[PayloadHash, bytes]]:
     """Return a tool's value as content, with the payloads of what is large.
 
     Text stays text, None is no content, blocks stay blocks, and everything else becomes its JSON text. What is too long
@@ -124,7 +127,7 @@ def result_content(value: object) -> tuple[tuple[ResultContent, ...], dict[Paylo
         Unrecordable: the value has no JSON form, or holds an image that is too large; names the path.
     """
     given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
-    shown, whole = limited(result_blocks(given.value), given.limit)
+    shown, whole = limited(redaction.value(result_blocks(given.value)), given.limit)
     content, payloads = spill(shown)
     return content, {**whole, **payloads}
 
@@ -150,14 +153,14 @@ def _are_blocks(value: object) -> TypeGuard[Sequence[GivenContent]]:
     return all(isinstance(item, GivenContent) for item in cast("Sequence[object]", value))
 
 
-def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]:
+def failure(error: BaseException, redaction: Redaction = NOTHING_SECRET) -> tuple[tuple[ResultContent, ...], ErrorKind]:
     """Return what the model is told of an error that a tool raised, and its kind.
 
     A `ToolError` says its kind. Lost connections, time-outs and open circuits are transient, everything else permanent.
     Of a group of errors, as a `TaskGroup` raises it, each is told, and it is transient if all of them are.
     """
     said = [_said(single) for single in _singles(error)]
-    text = "; ".join(text for text, _ in said)
+    text = redaction.text("; ".join(text for text, _ in said))  # Before it is cut, or the beginning of one would stay.
     kinds: list[ErrorKind] = list(dict.fromkeys(kind for _, kind in said))
     kind: ErrorKind = kinds[0] if len(kinds) == 1 else "permanent"
     return (TextBlock(text=text[:ERROR_CHARACTERS_MAX] or type(error).__name__),), kind

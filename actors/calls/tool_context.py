@@ -124,6 +124,8 @@ class ToolContext(Generic[D]):
         """What the tool ended the run with."""
         self.original: tuple[tuple[ResultContent, ...] | None, dict[PayloadHash, bytes]] = (None, {})
         """What the tool gave, where middleware changed its result, and its payloads."""
+        self.hidden = False
+        """Whether middleware changed its result, and what the tool gave is not kept."""
         self._cancel = cancel
         self._report = report
 

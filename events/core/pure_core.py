@@ -26,7 +26,7 @@ runs without those checks. Times are integers, microseconds since the epoch, UTC
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
@@ -228,7 +228,9 @@ class Plan(msgspec.Struct, Generic[S, E], frozen=True):
     """Stimulus first, each stamped with the batch's time."""
 
 
-def plan(core: PureCore[S, C, E], state: S, command: C, at: int) -> Plan[S, E] | Recorded:
+def plan(
+    core: PureCore[S, C, E], state: S, command: C, at: int, recorded: Callable[[E], E] | None = None
+) -> Plan[S, E] | Recorded:
     """Decide what `command` causes in `state`, which is used up: go on from the returned one, or fold anew.
 
     Args:
@@ -236,6 +238,8 @@ def plan(core: PureCore[S, C, E], state: S, command: C, at: int) -> Plan[S, E] |
         state: owned by the caller.
         command: what arrived.
         at: microseconds since the epoch, UTC; not before the state's last event.
+        recorded: returns an event as the log is to have it, so that the state evolves through what is recorded; in the
+            order of the batch. None = it is recorded as it is decided.
 
     Raises:
         CommandRejected: nothing is to be recorded, and `state` is unchanged.
@@ -244,10 +248,12 @@ def plan(core: PureCore[S, C, E], state: S, command: C, at: int) -> Plan[S, E] |
     stimulus = core.admit(state, command)
     if isinstance(stimulus, Recorded):
         return stimulus
-    return replan(core, state, stimulus, at)
+    return replan(core, state, stimulus, at, recorded)
 
 
-def replan(core: PureCore[S, C, E], state: S, stimulus: E, at: int) -> Plan[S, E]:
+def replan(
+    core: PureCore[S, C, E], state: S, stimulus: E, at: int, recorded: Callable[[E], E] | None = None
+) -> Plan[S, E]:
     """Decide what follows from `stimulus`: each event is followed by what it causes before its next sibling is.
 
     Raises:
@@ -259,7 +265,7 @@ def replan(core: PureCore[S, C, E], state: S, stimulus: E, at: int) -> Plan[S, E
     events: list[E] = []
     waiting: list[E] = [stimulus]
     while waiting:
-        event = waiting.pop()
+        event = waiting.pop() if recorded is None else recorded(waiting.pop())
         msgspec.structs.force_setattr(event, "at", at)  # Ours alone until the batch is decided.
         state = core.evolve(state, event)
         events.append(event)

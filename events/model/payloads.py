@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, TypeVar, cast
 import msgspec
 
 from refold.events.core.cleaning import Unrecordable
+from refold.events.core.codec import EventCodec
 from refold.events.core.content import (
     Block,
     DocumentBlock,
@@ -22,12 +23,14 @@ from refold.events.core.content import (
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
+    is_json_object,
 )
 from refold.events.core.errors import LogFormatError
 from refold.events.core.event import Event
 from refold.events.core.ids import PayloadHash
+from refold.events.core.redaction import Redaction
 from refold.events.model.configuration import AgentConfiguration, payload_hash
-from refold.events.model.messages import RequestReference
+from refold.events.model.messages import Prepared, RequestReference
 
 INLINE_BYTES_MAX = 64 * 1024
 """Largest JSON of a block that stays in its event."""
@@ -36,6 +39,8 @@ PAYLOAD_BYTES_MAX = 256 * 1024 * 1024
 """Largest JSON of a block at all; no store has to take more."""
 
 B = TypeVar("B", bound=Block)
+C = TypeVar("C")
+E = TypeVar("E", bound=Event)
 
 Storable: TypeAlias = TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | ProviderBlock
 """A block that a `StoredBlock` may stand for."""
@@ -224,3 +229,66 @@ def referenced_payloads(event: Event) -> list[PayloadHash]:
     for messages in (getattr(event, "messages", None), getattr(event, "summary", None)):
         found += [block.hash for message in _messages(messages) for block in _stored_blocks(message.content)]
     return list(dict.fromkeys(found))
+
+
+def recordable(redaction: Redaction, codec: EventCodec[E], event: E) -> tuple[E, bytes]:
+    """Return an event without what must not be recorded, and its JSON.
+
+    Raises:
+        Unrecordable: it cannot be encoded, or a secret cannot be taken out of its place.
+    """
+    cleaned = redaction.value(event) if redaction.has_rules else event
+    data = codec.encode(cleaned)
+    if redaction.finds(data):
+        cleaned = redaction.value(cleaned)
+        data = codec.encode(cleaned)
+        if redaction.finds(data):
+            raise Unrecordable("$", f"({type(event).__name__}) holds a secret where it cannot be redacted")
+    return cleaned, data
+
+
+def without_secrets(
+    redaction: Redaction, commands: Sequence[C], payloads: Mapping[PayloadHash, bytes]
+) -> tuple[Sequence[C], Mapping[PayloadHash, bytes]]:
+    """Return payloads without what must not be recorded, and the commands referring to those that are others now."""
+    if not redaction or not payloads:
+        return commands, payloads
+    kept: dict[PayloadHash, bytes] = {}
+    renamed: dict[str, tuple[PayloadHash, int]] = {}
+    for name, data in payloads.items():
+        cleaned = _cleaned_payload(redaction, data)
+        kept[payload_hash(cleaned) if cleaned is not data else name] = cleaned
+        if cleaned is not data:
+            renamed[name] = payload_hash(cleaned), len(cleaned)
+    if not renamed:
+        return commands, payloads
+    return [cast("C", _referring(command, renamed)) for command in commands], kept
+
+
+def _cleaned_payload(redaction: Redaction, data: bytes) -> bytes:
+    if not redaction.has_rules and not redaction.finds(data):
+        return data
+    try:
+        value: object = msgspec.json.decode(data)
+        kind = Storable if is_json_object(value) and "type" in value else Prepared
+        typed: object = msgspec.convert(value, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return redaction.data(data)
+    value = typed if _encode(typed) == data else value
+    cleaned = redaction.value(value)
+    return data if cleaned is value else _encode(cleaned)
+
+
+def _referring(value: object, renamed: Mapping[str, tuple[PayloadHash, int]]) -> object:
+    """Return a part of a command with other names of payloads."""
+    if isinstance(value, str):
+        return renamed[value][0] if value in renamed else value
+    if isinstance(value, tuple):
+        return tuple(_referring(item, renamed) for item in cast("tuple[object, ...]", value))
+    if not isinstance(value, msgspec.Struct):
+        return value
+    fields = {name: getattr(value, name) for name in value.__struct_fields__}
+    changed = {name: new for name, old in fields.items() if (new := _referring(old, renamed)) is not old}
+    if isinstance(value, StoredBlock) and value.hash in renamed:
+        changed["bytes"] = renamed[value.hash][1]
+    return msgspec.structs.replace(value, **changed) if changed else value

@@ -359,7 +359,11 @@ def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) 
         return Recorded(0)
     if command.kind is None:
         return ev.ToolCallCompleted(
-            call=command.call, content=content, ends_run=command.ends_run, original=command.original
+            call=command.call,
+            content=content,
+            ends_run=command.ends_run,
+            original=command.original,
+            hidden=command.hidden,
         )
     kind, content = command.kind, content or (TextBlock(text=FAILED_TEXT),)
     if command.again and attempts_that_count(call, 0) is not None:
@@ -369,6 +373,7 @@ def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) 
             kind=kind,
             content=content,
             original=command.original,
+            hidden=command.hidden,
         )
     if kind == "shed" and call.failure is not None:  # What failed before says more than that it is left alone now.
         kind, content = call.failure.kind, call.failure.content
@@ -380,6 +385,7 @@ def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) 
         broken=command.broken,
         recovery=command.recovery if command.broken else None,
         original=command.original,
+        hidden=command.hidden,
     )
 
 

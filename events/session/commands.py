@@ -203,6 +203,8 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a function decided then; see `ToolCallFailed`."""
     original: tuple[ResultContent, ...] | None = None
     """What the tool gave, where middleware changed it."""
+    hidden: bool = False
+    """Middleware changed it, and what the tool gave is not kept."""
     attempt: int = 0
     """Which attempt at the call brought it; 0 = the one under way."""
     again: bool = False

@@ -283,7 +283,9 @@ class ToolAttemptFailed(Event, frozen=True, kw_only=True, tag="session.tool_atte
     kind: ErrorKind
     content: tuple[ResultContent, ...]
     original: tuple[ResultContent, ...] | None = None
-    """What the tool gave, where middleware changed it."""
+    """What the tool gave, where middleware changed it and that is kept."""
+    hidden: bool = False
+    """Middleware changed what the tool gave, which is not kept."""
 
 
 class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call_completed.v1"):
@@ -294,7 +296,9 @@ class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call
     ends_run: bool = False
     """The tool ended the run as completed; this is its answer."""
     original: tuple[ResultContent, ...] | None = None
-    """What the tool gave, where middleware changed it."""
+    """What the tool gave, where middleware changed it and that is kept."""
+    hidden: bool = False
+    """Middleware changed what the tool gave, which is not kept."""
 
 
 class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_failed.v1"):
@@ -308,7 +312,9 @@ class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_fa
     broken: bool = False
     """It is not the tool that failed, but what carries it out."""
     original: tuple[ResultContent, ...] | None = None
-    """What the tool gave, where middleware changed it."""
+    """What the tool gave, where middleware changed it and that is kept."""
+    hidden: bool = False
+    """Middleware changed what the tool gave, which is not kept."""
     recovery: str | None = None
     """Where it is broken and a function decided what follows: what the model is told too; empty = the run ends."""
 

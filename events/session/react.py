@@ -239,7 +239,12 @@ def _after_attempt(state: SessionState, event: ev.ToolAttemptFailed) -> ev.Sessi
     counted = attempts_that_count(call, event.attempt) if call is not None else None
     if run is None or call is None or call.policy.retries is None or counted is None:
         return ev.ToolCallFailed(
-            call=event.call, kind=event.kind, content=event.content, started=True, original=event.original
+            call=event.call,
+            kind=event.kind,
+            content=event.content,
+            started=True,
+            original=event.original,
+            hidden=event.hidden,
         )
     pause_us = retry_delay_us(call.policy.retries, counted, None, f"{state.session}:{call.id}")
     return ev.RetryScheduled(

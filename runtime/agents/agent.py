@@ -24,6 +24,7 @@ from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import PromptText, Recall, Recalling
 from refold.actors.calls.tool_context import ToolContext, calling_tool
 from refold.actors.thread_pool import ThreadPool
+from refold.agents.redact import Redact, redaction_of_rules
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError, ToolError
@@ -95,6 +96,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         objects: what else lives on the runtime's log, such as circuit breakers.
         skills: instructions that its model reads when a task needs them, with the tool `load_skill`.
         skill_prompter: says how skills enter the system prompt; None = names and descriptions are listed.
+        redact: what must not be in the log, nor in what is shown: exact values (texts or `Secret`s), compiled patterns,
+            and `FieldPath`s. The keys of its provider are known without that. It counts for the whole runtime.
+        keep_originals: where middleware changes the result of a tool, the log keeps what the tool gave beside it, so
+            that replay can do it again; False = what middleware hides is not recorded.
 
     Raises:
         ConfigError: the name cannot be one, or holds a slash; or something is no provider, or no function, that
@@ -118,6 +123,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     skills: Sequence[Skill] = ()
     skill_prompter: SkillPrompter | None = None
+    redact: Redact = ()
+    keep_originals: bool = False
 
     def __post_init__(self) -> None:
         if "/" in checked_identifier(self.name, "agent name"):
@@ -136,6 +143,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"Agent.middleware must hold Middleware only, not {type(each).__name__}")
         if self.output_type is not None:
             output_schema(self.output_type)
+        redaction_of_rules(self.redact)
         self._check_stores()
         check_streams(self.stream_objects())
         checked_skills(self.skills)
@@ -406,6 +414,8 @@ class AgentParts(TypedDict, total=False):
     objects: Sequence[StreamObject[Any, Any, Any]]
     skills: Sequence[Skill]
     skill_prompter: SkillPrompter | None
+    redact: Redact
+    keep_originals: bool
 
 
 def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts, RuntimeOptions]:

@@ -1,27 +1,30 @@
 """Tools whose bodies run between the hooks of middleware; see `refold.actors.calls.middleware`."""
 
 import copy
+from collections.abc import Sequence
 
 from refold.actors.calls.middleware import CallRefused, HookContext, Hooks, ToolCall
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, failure, result_blocks
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent
-from refold.events.core.content import JsonObject, ToolResultBlock, text_of
+from refold.events.core.content import JsonObject, ResultContent, ToolResultBlock, text_of
 from refold.events.core.errors import AgentLoopError, ToolError
+from refold.events.core.redaction import Redaction
 from refold.events.model.payloads import spill
 from refold.tools.registry import ToolRegistry
 
 
-def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool) -> ToolRegistry:
-    return ToolRegistry(agent.all_tools(), pool=pool) if hooks is None else HookedTools(agent, hooks, pool)
+def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool, redaction: Redaction) -> ToolRegistry:
+    return ToolRegistry(agent.all_tools(), pool=pool) if hooks is None else HookedTools(agent, hooks, pool, redaction)
 
 
 class HookedTools(ToolRegistry):
     """A registry that asks middleware before each body, and shows it what comes of it."""
 
-    def __init__(self, agent: Agent, hooks: Hooks, pool: ThreadPool) -> None:
+    def __init__(self, agent: Agent, hooks: Hooks, pool: ThreadPool, redaction: Redaction) -> None:
         super().__init__(agent.all_tools(), pool=pool)
+        self._redaction, self._keeps = redaction, agent.keep_originals
         self._hooks = hooks
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
@@ -42,12 +45,14 @@ class HookedTools(ToolRegistry):
             await self._after_failure(where, context, error)
             raise
         given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
-        before = tuple(result_blocks(given.value if context.finished is None else context.finished))
+        before = self._redaction.value(
+            tuple(result_blocks(given.value if context.finished is None else context.finished))
+        )
         result = ToolResultBlock(tool_use_id=context.call, content=before)
         changed = await self._hooks.tool_result(where, result)
         if changed is result:
             return value
-        context.original = spill(before)
+        self._note(context, before)
         if changed.is_error:
             raise ToolError(text_of(changed.content), kind="transient" if changed.kind == "transient" else "permanent")
         if context.finished is not None:
@@ -59,11 +64,18 @@ class HookedTools(ToolRegistry):
 
     async def _after_failure(self, where: HookContext, context: ToolContext[object], error: Exception) -> None:
         """Show middleware the failure of a body."""
-        content, kind = failure(error)
+        content, kind = failure(error, self._redaction)
         result = ToolResultBlock(tool_use_id=context.call, content=content, is_error=True, kind=kind)
         changed = await self._hooks.tool_result(where, result)
         if changed is not result:
-            context.original = (content, {})
+            self._note(context, content)
             raise ToolError(
                 text_of(changed.content) or text_of(content), kind="transient" if kind == "transient" else "permanent"
             ) from error
+
+    def _note(self, context: ToolContext[object], before: Sequence[ResultContent]) -> None:
+        """Keep what middleware has changed, or that it has."""
+        if self._keeps:
+            context.original = spill(before)
+        else:
+            context.hidden = True

@@ -204,6 +204,8 @@ class Transcript:
         if event.original is not None:
             was = content_words(event.original) or "(nothing)"
             self._noted(event, f"middleware changed the result of {event.call}, which was: {was}")
+        elif event.hidden:
+            self._noted(event, f"middleware changed the result of {event.call}; what it was is not kept")
         call.kind = event.kind if isinstance(event, ev.ToolCallFailed) else None
 
     def _noted(self, event: ev.SessionEvent, what: str | None = None) -> None:

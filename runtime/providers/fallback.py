@@ -26,7 +26,7 @@ from refold.events.model.messages import ModelRequest, ModelResponse, UsageDelta
 from refold.events.model.request import DIGEST_CHARACTERS
 from refold.memory.stream_object import stream_objects_of
 from refold.providers.function import ProviderFunction, as_provider
-from refold.providers.http.secrets import redactor_of
+from refold.providers.http.secrets import redaction_of
 from refold.resilience.breaker import CircuitBreaker
 
 log = logging.getLogger("refold.model")
@@ -68,7 +68,7 @@ class FallbackProvider(StreamingProvider):
     ) -> None:
         self._alternatives = [_alternative(given) for given in alternatives]
         self._on = frozenset(on)
-        self.redactor = redactor_of(*(provider for provider, _ in self._alternatives))
+        self.redaction = redaction_of(*(provider for provider, _ in self._alternatives))
         unknown = self._on.difference(get_args(ProviderErrorKind))
         if not self._alternatives:
             raise ConfigError("a FallbackProvider needs at least one provider")

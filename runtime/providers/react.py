@@ -22,7 +22,7 @@ from refold.events.model.configuration import Protocol, ToolSpec
 from refold.events.model.messages import ModelRequest, ModelResponse, ResponseContent, StopReason, TextDelta, ToolUse
 from refold.memory.stream_object import stream_objects_of
 from refold.providers.function import ProviderFunction, as_provider
-from refold.providers.http.secrets import redactor_of
+from refold.providers.http.secrets import redaction_of
 from refold.react.labels import reasoning_in
 from refold.react.prompt import THOUGHT_DATA, UNPARSED_DATA, said_data, text_request
 from refold.react.stream import StepPieces
@@ -49,7 +49,7 @@ class ReActProvider(StreamingProvider):
 
     def __init__(self, provider: Provider | ProviderFunction, *, stop: bool = True) -> None:
         self._provider = as_provider(provider)
-        self.redactor = redactor_of(self._provider)
+        self.redaction = redaction_of(self._provider)
         self.stream_objects = stream_objects_of(self._provider)
         self._stop = stop
         self._text: tuple[ModelRequest, ModelRequest] | None = None
@@ -103,7 +103,7 @@ class ReActProvider(StreamingProvider):
 
     def _step(self, answer: object, request: ModelRequest) -> ModelResponse:
         # Arguments are read out of the text only here, and with them what escapes in their JSON have hidden.
-        return self.redactor.value(step_response(checked_response(answer), request.tools))
+        return self.redaction.value(step_response(checked_response(answer), request.tools))
 
 
 def in_protocol(provider: Provider, protocol: Protocol) -> Provider:

@@ -32,9 +32,10 @@ from refold.events.model.messages import (
     ToolUse,
     UsageDelta,
 )
+from refold.events.model.redacted_stream import RedactedStream
 from refold.memory.stream_object import stream_objects_of
 from refold.providers.function import as_provider
-from refold.providers.http.secrets import DeltaRedactor, Redactor, Secret, redactor_of
+from refold.providers.http.secrets import Secret, redaction_of
 from refold.tools.dry_run import require_outside
 
 CASSETTE_VERSION = 1
@@ -236,7 +237,7 @@ class RecordingProvider(StreamingProvider):
 
     def __init__(self, provider: Provider, path: str | os.PathLike[str], *, secrets: Iterable[Secret] = ()) -> None:
         self._provider = as_provider(provider)
-        self.redactor = Redactor(secrets, [redactor_of(provider)])
+        self.redaction = redaction_of(provider, secrets=secrets)
         self.stream_objects = stream_objects_of(provider)
         self._cassette = CassetteWriter(path)
 
@@ -301,17 +302,17 @@ class RecordingProvider(StreamingProvider):
         answer: ModelResponse | None = None,
         error: BaseException | None = None,
     ) -> None:
-        pieces = DeltaRedactor(self.redactor)
+        pieces = RedactedStream(self.redaction)
         shown = [*pieces.pieces(deltas), *pieces.rest()]
         try:
-            asked = self.redactor.value(json_of(request))
+            asked = self.redaction.value(json_of(request))
             exchange = Exchange(
                 cassette=CASSETTE_VERSION,
                 call=call,
                 request=asked,
                 streamed=streamed,
                 deltas=tuple(json_of_delta(delta) for delta in shown),
-                answer=json_of(self.redactor.value(answer)) if answer is not None else None,
+                answer=json_of(self.redaction.value(answer)) if answer is not None else None,
                 error=self._recorded_error(error),
             )
             self._cassette.append(exchange)
@@ -322,11 +323,11 @@ class RecordingProvider(StreamingProvider):
         if error is None or isinstance(error, asyncio.CancelledError | GeneratorExit):
             return None
         if not isinstance(error, ProviderError):
-            text = clean_text(self.redactor.text(f"{type(error).__name__}: {error}"))
+            text = clean_text(self.redaction.text(f"{type(error).__name__}: {error}"))
             return RecordedError(kind="unknown", message=text)
         return RecordedError(
             kind=error.kind,
-            message=clean_text(self.redactor.text(str(error))),
+            message=clean_text(self.redaction.text(str(error))),
             status=error.status,
             retryable=error.retryable,
             retry_after_s=error.retry_after_s,
@@ -356,7 +357,7 @@ class RecordedProvider(StreamingProvider):
         self._path = os.fspath(path)
         self._exchanges = read_cassette(path)
         self._strict = strict
-        self._redactor = Redactor(secrets)
+        self._redaction = redaction_of(secrets=secrets)
         self.requests: list[ModelRequest] = []
 
     @property
@@ -396,7 +397,7 @@ class RecordedProvider(StreamingProvider):
             )
         exchange = self._exchanges[place]
         if self._strict:
-            asked = self._redactor.value(json_of(request))
+            asked = self._redaction.value(json_of(request))
             difference = first_difference(exchange.request, asked, "request")
             if difference is not None:
                 raise ProviderError(

@@ -20,6 +20,7 @@ import msgspec
 from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId, SessionId, ToolCallId
+from refold.events.core.redaction import NOTHING_SECRET
 from refold.events.model.messages import Delta, Usage
 from refold.events.session.events import (
     CancelRequested,
@@ -117,6 +118,8 @@ class EventBus:
     """Implements `SessionObserver` for a runtime."""
 
     def __init__(self) -> None:
+        self.redaction = NOTHING_SECRET
+        """Taken out of what tools report."""
         self.failures = 0
         """How often a subscriber raised."""
         self._followers: dict[SessionId, dict[RunId | None, dict[Follower, None]]] = {}
@@ -251,6 +254,7 @@ class EventBus:
 
     def progressed(self, session: SessionId, call: str, report: object) -> None:
         """Log what a tool reports, and pass it on to subscriptions."""
+        report = self.redaction.value(report)
         log.debug("session %s: %s reports %r", session, call, report)
         if self._subscriptions:
             self._pass_on(session, Progressed(session=session, call=ToolCallId(call), report=report))

@@ -21,6 +21,7 @@ from refold.actors.cancellation import CancellationToken
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent, SubagentTool
 from refold.agents.middleware_tools import HookedTools
+from refold.agents.redact import redaction_of_agents
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import (
     AnswerContent,
@@ -37,6 +38,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import AgentLoopError, ToolError
 from refold.events.core.ids import AgentId, PayloadHash, SessionId
+from refold.events.core.redaction import Redaction
 from refold.events.model.configuration import (
     CORE_VERSION,
     AgentConfiguration,
@@ -63,6 +65,9 @@ from refold.version import __version__
 
 OUTPUT_CHECK_BEGINS = "The answer is not a JSON value"
 """How the words begin that an answer of the wrong type is rejected with; others are the provider's."""
+
+HIDDEN = "middleware changed what the tool gave, which the log does not have; Agent(keep_originals=True) keeps it"
+"""Why such a result is not compared."""
 
 MADE_UP = ("The tool ran, and its result cannot be recorded: ", "The tool's result cannot be recorded: ")
 """How failures begin whose result is not known any more."""
@@ -139,8 +144,8 @@ class GivenRecalling(Recalling):
 class RecordedTools(HookedTools):
     """Tools whose bodies are not run: they give what was recorded of them."""
 
-    def __init__(self, agent: Agent, hooks: Hooks) -> None:
-        super().__init__(agent, hooks, ThreadPool(name="never used"))
+    def __init__(self, agent: Agent, hooks: Hooks, redaction: Redaction) -> None:
+        super().__init__(agent, hooks, ThreadPool(name="never used"), redaction)
         self._recorded: object = None
 
     async def give(self, name: str, arguments: JsonObject, context: ToolContext[object], recorded: object) -> object:
@@ -173,10 +178,11 @@ class CurrentAgent:
         self.provider = agent.answering()
         """What its requests go to; it is only asked what would leave."""
         self.hooks = agent.hooks() or Hooks(())
-        self.tools = RecordedTools(agent, self.hooks)
-        self.specs = self.tools.specs()
+        self.redaction = redaction_of_agents([agent])
+        self.tools = RecordedTools(agent, self.hooks, self.redaction)
+        self.specs = self.redaction.value(self.tools.specs())
         self.configuration, own = configuration_of(
-            agent.told_config(),
+            self.redaction.value(agent.told_config()),
             agent=AgentId(agent.name),
             tools=self.specs,
             code=CodeIdentity(refold=__version__, core=CORE_VERSION),
@@ -368,6 +374,8 @@ def result_now(
             return ResultNow(call=shown, refused_then=refused_then, refused=str(error))
         except AgentLoopError as error:
             missed = str(error)
+        if event.hidden and refused_then is None:
+            missed = HIDDEN
         if refused_then is not None or missed is not None:
             return ResultNow(call=shown, refused_then=refused_then, refused=None, missed=missed)
         assert command is not None
@@ -406,9 +414,9 @@ async def _command(
     try:
         value = await current.tools.give(call.name, call.input, context, recorded)
         finished = context.finished
-        content, _ = result_content(value if finished is None else WithLimit(finished, None))
+        content, _ = result_content(value if finished is None else WithLimit(finished, None), current.redaction)
     except ToolError as error:
-        content, kind = failure(error)
+        content, kind = failure(error, current.redaction)
     except Unrecordable as error:
         content, kind = (TextBlock(text=f"{MADE_UP[0]}{error}"),), "permanent"
     return RecordToolResult(

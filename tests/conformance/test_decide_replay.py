@@ -129,6 +129,7 @@ def office(**changed: Any) -> Agent:
     parts: dict[str, Any] = {
         "tools": [changed.pop("look", look), pay, clerk.as_tool()],
         "middleware": [Office()],
+        "keep_originals": True,
         "policy": only_look,
         "context": Summarising(500),
         "memory": EpisodicStore(),

@@ -249,7 +249,10 @@ CHANGES = {
             [recorded(ev.ToolCallCompleted, "content original", ("saw tea a b", "saw tea")), check(rebuilt)],
         ],
         config={"system_prompt": "Be brief."},
-        options=lambda play: {"middleware": [Noting(name, play.kept.setdefault("hooks", [])) for name in "ab"]},
+        options=lambda play: {
+            "middleware": [Noting(name, play.kept.setdefault("hooks", [])) for name in "ab"],
+            "keep_originals": True,
+        },
         requests={1: ["user: Go a b", "use look", "result: saw tea a b"]},
         done=["saw tea"],
     ),
@@ -290,7 +293,7 @@ CHANGES = {
     ),
     "a failure's words may change and its kind stays": Case(
         [[refold.use("fail", {"kind": kind}) for kind in ("transient", "permanent")], refold.say("Ok.")],
-        [send("Go", "Ok."), recorded(ev.ToolCallFailed, "content original", *[("secret ****", "secret 4711")] * 2)],
+        [send("Go", "Ok."), recorded(ev.ToolCallFailed, "content original hidden", *[("secret ****", None, True)] * 2)],
         tools=[fail],
         options=hooked(on_tool_result=mask),
         kinds=["transient", "permanent"],
@@ -301,7 +304,7 @@ CHANGES = {
             send("Go", "the secret is ****"),
             recorded(ev.ToolCallCompleted, "content original", ("the secret is ****", "the secret is 4711")),
         ],
-        options=hooked(on_tool_result=mask),
+        options=hooked(on_tool_result=mask) | {"keep_originals": True},
     ),
     "a key is of what was given, whatever middleware makes of it": Case(
         [refold.say("one"), refold.say("two")],

@@ -23,9 +23,8 @@ import httpx
 
 from refold.actors.calls.results import text_of_error
 from refold.events.core.errors import ProviderError
+from refold.events.core.redaction import Redaction
 from refold.events.model.retry import RETRY_AFTER_S_MAX
-from refold.providers.http.client import clean_logs
-from refold.providers.http.secrets import Redactor
 from refold.providers.http.settings import HttpLimits, HttpTimeouts
 
 T = TypeVar("T")
@@ -57,9 +56,9 @@ class HttpExchange:
         authentication: httpx.Auth | None,
         timeouts: HttpTimeouts,
         limits: HttpLimits,
-        redactor: Redactor,
+        redaction: Redaction,
     ) -> None:
-        self._redactor = redactor
+        self._redaction = redaction
         self._client = client
         self._request = request
         self._authentication = authentication
@@ -94,7 +93,7 @@ class HttpExchange:
             ProviderError: of kind `connection` or `timeout`, and may be repeated.
         """
         self._response = response = await self._step(self._send, self._timeouts.first_byte_s, "no response began")
-        self.headers = {name.lower(): self._redactor.text(value) for name, value in response.headers.items()}
+        self.headers = {name.lower(): self._redaction.text(value) for name, value in response.headers.items()}
         # As it came: nothing is asked to be compressed, and what inflates without end has no way in.
         # A transport for tests may give a response whose body has been read.
         self._pieces = _read_already(response.content) if response.is_stream_consumed else response.aiter_raw()
@@ -197,9 +196,8 @@ class HttpExchange:
         if self._ends_at <= now:  # A body that is always there already would never meet its timeout.
             raise self._too_late(self._not_complete())
         try:
-            with clean_logs(self._redactor):
-                async with asyncio.timeout_at(None if ends_at == math.inf else ends_at):
-                    return await step()
+            async with asyncio.timeout_at(None if ends_at == math.inf else ends_at):
+                return await step()
         except httpx.ConnectTimeout:
             failure = self._too_late(f"no connection within {self._timeouts.connect_s} s")
         except (TimeoutError, httpx.TimeoutException):

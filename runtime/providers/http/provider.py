@@ -24,11 +24,12 @@ import msgspec
 from refold.actors.calls.protocols import StreamingProvider, StreamItem
 from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.events.model.redacted_stream import RedactedStream
 from refold.events.model.request import DIGEST_CHARACTERS
 from refold.providers.http.client import LoopConnections, encryption, new_client
 from refold.providers.http.events import EventStreamReader
 from refold.providers.http.exchange import HttpExchange, retry_after_s
-from refold.providers.http.secrets import DeltaRedactor, Redactor, Secret
+from refold.providers.http.secrets import Secret, redaction_of
 from refold.providers.http.settings import (
     HttpOptions,
     checked_base_url,
@@ -86,7 +87,7 @@ class HttpProvider(StreamingProvider):
             secret_headers[key_header.lower()] = key_prefix + key.reveal()
             secrets.append(key)
         self._authentication = _SecretHeaders(secret_headers)
-        self.redactor = Redactor([*secrets, *secrets_in_query(self._url)])
+        self.redaction = redaction_of(secrets=[*secrets, *secrets_in_query(self._url)])
         trust_env = options.get("trust_env", False)
         transport = options.get("transport")
         made_anew = callable(transport) and not isinstance(transport, httpx.AsyncBaseTransport)
@@ -153,9 +154,9 @@ class HttpProvider(StreamingProvider):
             async with self._exchange(request, stream=False) as exchange:
                 return await self._whole_answer(exchange)
         except UnusableAnswer as error:
-            return self.redactor.value(error.answer)
+            return self.redaction.value(error.answer)
         except ProviderError as error:
-            failure = self.redactor.error(error)
+            failure = self.redaction.error(error)
         # Without the way it came: frames further in hold what the host has sent, as it was.
         raise failure.with_traceback(None)
 
@@ -179,8 +180,8 @@ class HttpProvider(StreamingProvider):
                         yield item
                 return
         except ProviderError as error:
-            answer = self.redactor.value(error.answer) if isinstance(error, UnusableAnswer) else None
-            failure = self.redactor.error(error)
+            answer = self.redaction.value(error.answer) if isinstance(error, UnusableAnswer) else None
+            failure = self.redaction.error(error)
         if answer is not None:
             yield answer
             return
@@ -211,7 +212,7 @@ class HttpProvider(StreamingProvider):
         try:
             http_request = self._http_request(client, wire_request, stream=stream)
             exchange = HttpExchange(
-                client, http_request, self._authentication, self._timeouts, self._limits, self.redactor
+                client, http_request, self._authentication, self._timeouts, self._limits, self.redaction
             )
             try:
                 await exchange.open()
@@ -249,7 +250,7 @@ class HttpProvider(StreamingProvider):
 
     async def _refusal(self, exchange: HttpExchange) -> ProviderError:
         # Before the format reads it: what it cuts short would hide the rest of a key.
-        body = self.redactor.data(await exchange.beginning(REFUSAL_BYTES_MAX))
+        body = self.redaction.data(await exchange.beginning(REFUSAL_BYTES_MAX))
         if 300 <= exchange.status < 400:
             return ProviderError(
                 f"{exchange.host} redirects to another address ({exchange.status}), which is not followed; "
@@ -265,12 +266,12 @@ class HttpProvider(StreamingProvider):
 
     async def _whole_answer(self, exchange: HttpExchange) -> ModelResponse:
         _require_type(exchange, "application/json")
-        body = self.redactor.data(await exchange.body())
-        return self.redactor.value(self._format.answer(body))
+        body = self.redaction.data(await exchange.body())
+        return self.redaction.value(self._format.answer(body))
 
     async def _streamed(self, exchange: HttpExchange) -> AsyncGenerator[StreamItem, None]:
         reader = self._format.reader()
-        pieces = DeltaRedactor(self.redactor)
+        pieces = RedactedStream(self.redaction)
         events = EventStreamReader(
             event_characters_max=self._limits.event_characters_max, events_max=self._limits.events_max
         )
@@ -283,7 +284,7 @@ class HttpProvider(StreamingProvider):
                     yield delta
                 if reader.finished():
                     break
-        answer = self.redactor.value(reader.answer())
+        answer = self.redaction.value(reader.answer())
         for delta in pieces.rest():
             yield delta
         await exchange.finish()
@@ -291,7 +292,7 @@ class HttpProvider(StreamingProvider):
 
     def _clean_event(self, event: WireEvent) -> WireEvent:
         # What a format makes of an event it may cut short, and so hide the rest of a key.
-        return self.redactor.value(event)
+        return self.redaction.value(event)
 
 
 class _SecretHeaders(httpx.Auth):

@@ -49,7 +49,7 @@ def test_a_copy_of_a_secret_is_that_secret() -> None:
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
 def test_who_holds_a_key_is_not_duplicated(duplicate: Any, tmp_path: Path) -> None:
     provider = LetterProvider("https://example.com")
-    for holder in (provider, provider.redactor, RecordingProvider(provider, tmp_path / "calls.jsonl")):
+    for holder in (provider, provider.redaction, RecordingProvider(provider, tmp_path / "calls.jsonl")):
         with pytest.raises(TypeError, match="is not pickled"):
             duplicate(holder)
         assert KEY not in repr(holder)

@@ -1,0 +1,483 @@
+"""What must not be in a log, and the one way in which it is taken out of it.
+
+A `Redaction` knows exact values, patterns and field paths. Everything that is recorded passes through it before it is
+decided about, encoded and hashed (`refold.actors.folded_stream`), so the state in memory, the log and what is folded
+from it agree. The rules: it is deterministic, and a second pass changes nothing; of values and matches that overlap
+nothing is left; and a value that cannot be taken out of its place is never written: it is refused.
+"""
+
+import base64
+import functools
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NewType, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import ThinkingBlock
+from refold.events.core.errors import CommandRejected, ConfigError, ProviderError
+
+T = TypeVar("T")
+
+REDACTED: Final = "[redacted]"
+"""Stands where a secret was."""
+
+VALUE_CHARACTERS_MIN: Final = 6
+"""A shorter value would be found in ordinary words."""
+
+BASE64_CHARACTERS_MIN: Final = 12
+"""A value is looked for in base64 where so many of its characters are certain."""
+
+OPAQUE: Final = frozenset({"digest", "fingerprint", "hash", "sent", "signature", "timer"})
+"""Fields of Refold's own that hold digests and the like, in which a pattern could find anything."""
+
+
+class FieldPath(msgspec.Struct, frozen=True):
+    """A place in JSON values whose content is not recorded: `FieldPath("card.number")`.
+
+    Args:
+        path: names of object members, outermost first, with dots between; `*` stands for any one. It fits at any depth,
+            in arguments and results of tools, other JSON values, and the events of your own actors.
+
+    Raises:
+        ConfigError: it names nothing.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not all(self.path.split(".")):
+            raise ConfigError(f"a field path is names with dots between, such as 'card.number', not {self.path!r:.80}")
+
+    def fits(self, trail: Sequence[str]) -> bool:
+        names = self.path.split(".")
+        return len(trail) >= len(names) and all(
+            name in ("*", found) for name, found in zip(names, trail[-len(names) :], strict=True)
+        )
+
+
+class Redaction:
+    """Takes secrets out of texts, values and events.
+
+    Args:
+        values: exact secrets. They are also found with JSON escapes, URL-encoded, and inside base64.
+        patterns: compiled for `str`; all that they match in one text is a secret.
+        fields: places in JSON values.
+        others: whose secrets it knows as well.
+
+    Raises:
+        ConfigError: one of them cannot be looked for.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[str] = (),
+        patterns: Iterable[re.Pattern[str]] = (),
+        fields: Iterable[FieldPath] = (),
+        others: "Iterable[Redaction]" = (),
+    ) -> None:
+        others = list(others)
+        known = {*map(_checked_value, values), *(value for other in others for value in other._values)}
+        self._values: tuple[str, ...] = tuple(sorted(known, key=lambda value: (-len(value), value)))
+        self._patterns: tuple[re.Pattern[str], ...] = _each_once(
+            [*map(_checked_pattern, patterns), *(p for other in others for p in other._patterns)]
+        )
+        self._fields: tuple[FieldPath, ...] = _each_once(
+            [*fields, *(field for other in others for field in other._fields)]
+        )
+        self._needles = _each_once([needle for value in self._values for needle in _spellings(value)])
+        self._json_needles = tuple(needle.encode() for needle in self._needles)
+        self._viewed = _each_once([form for value in self._values for form in _forms_in_view(value)])
+        odd = any(character in value for value in self._values for character in '"\\\n\r\t\b\f')
+        self._escape = _ANY_ESCAPE if odd else _ESCAPE
+
+    def __bool__(self) -> bool:
+        """Whether it knows anything to look for."""
+        return bool(self._values or self._patterns or self._fields)
+
+    def __repr__(self) -> str:
+        return f"Redaction({len(self._values)} values, {len(self._patterns)} patterns, {len(self._fields)} fields)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a redaction knows secrets and is not pickled; make another one where it is needed")
+
+    def text(self, text: str) -> str:
+        """Return `text` without the secrets."""
+        return _replaced(text, self.spans(text))
+
+    def data(self, data: bytes) -> bytes:
+        """Return bytes without the secrets: text where it is UTF-8, else as many asterisks."""
+        if not self:
+            return data
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return self._binary(data)
+        return data if (cleaned := self.text(text)) == text else cleaned.encode()
+
+    def value(self, value: T) -> T:
+        """Return a Struct or JSON value without the secrets; the very same one where there are none."""
+        if not self:
+            return value
+        cleaned: T = self._cleaned(value, ())  # type: ignore[assignment]
+        return cleaned
+
+    def command(self, command: T) -> T:
+        """Return what an actor is told, without the secrets.
+
+        Raises:
+            CommandRejected: its key holds one; two keys must not become the same.
+        """
+        if not self._may_hold(command):
+            return command
+        cleaned = self.value(command)
+        if getattr(cleaned, "key", None) != getattr(command, "key", None):
+            raise CommandRejected("the key of the command holds what is not to be recorded; choose another key")
+        return cleaned
+
+    def error(self, error: ProviderError) -> ProviderError:
+        """Return a provider's error without the secrets."""
+        text = str(error)
+        cleaned = self.text(text)
+        if cleaned == text:
+            return error
+        return ProviderError(
+            cleaned,
+            kind=error.kind,
+            status=error.status,
+            retryable=error.retryable,
+            retry_after_s=error.retry_after_s,
+        )
+
+    def finds(self, data: bytes) -> bool:
+        """Return whether one of the values is in JSON, however it is spelled."""
+        if any(needle in data for needle in self._json_needles):
+            return True
+        if self._values and (b"\\" in data or b"%" in data):
+            return next(self._escaped_spans(data.decode(errors="replace")), None) is not None
+        return False
+
+    def require_none(self, text: str, what: str) -> None:
+        """Return if there is no secret in a name, which cannot be redacted.
+
+        Raises:
+            CommandRejected: there is one; says that `what` holds it.
+        """
+        if self and self.text(text) != text:
+            raise CommandRejected(f"{what} holds what is not to be recorded; choose another name")
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where secrets are in `text`, in order; those that overlap are one."""
+        if REDACTED not in text:
+            return self._spans(text)
+        spans: list[tuple[int, int]] = []
+        start = 0
+        for segment in text.split(REDACTED):  # What was redacted before is left, also by patterns that it fits.
+            spans += [(start + first, start + last) for first, last in self._spans(segment)]
+            start += len(segment) + len(REDACTED)
+        return spans
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        found = [*self._literal_spans(text), *self._escaped_spans(text)]
+        for pattern in self._patterns:
+            found += [match.span() for match in pattern.finditer(text) if match.end() > match.start()]
+        return _merged(found)
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether what it finds cannot be told from its beginning."""
+        return bool(self._patterns)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether it looks for more than values, so that each part of a value must be looked at."""
+        return bool(self._patterns or self._fields)
+
+    def held_back(self, text: str) -> int:
+        """Return how many characters at the end of `text` may be the beginning of one of the values."""
+        longest = _longest_beginning(text, self._needles)
+        if self._values and ("\\" in text or "%" in text):
+            begun = _BEGUN_ESCAPE.search(text)
+            whole = text[: begun.start()] if begun is not None else text
+            view, place = _unescaped(whole, self._escape)
+            held = _longest_beginning(view, self._viewed)
+            start = place(len(view) - held)[0] if held else len(whole)
+            if held or begun is not None:
+                longest = max(longest, len(text) - start)
+        return longest
+
+    # Where the secrets are in one text
+
+    def _literal_spans(self, text: str) -> Iterator[tuple[int, int]]:
+        for needle in self._needles:
+            start = text.find(needle)
+            while start >= 0:
+                yield start, start + len(needle)
+                start = text.find(needle, start + 1)
+
+    def _escaped_spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Find values of which characters are spelled as JSON or URLs may spell them, however often that was done."""
+        if not self._values or ("\\" not in text and "%" not in text):
+            return
+        view, place = _unescaped(text, self._escape)
+        if len(view) == len(text):
+            return
+        for form in self._viewed:
+            start = view.find(form)
+            while start >= 0:
+                yield place(start)[0], place(start + len(form) - 1)[1]
+                start = view.find(form, start + 1)
+
+    def _binary(self, data: bytes) -> bytes:
+        text = data.decode("latin-1")
+        for start, end in [*self._literal_spans(text), *self._escaped_spans(text)]:
+            data = data[:start] + b"*" * (end - start) + data[end:]
+        return data
+
+    # Structs and JSON values
+
+    def _may_hold(self, value: object) -> bool:
+        if self.has_rules:
+            return True
+        if not self._values:
+            return False
+        try:
+            return self.finds(_encode(value))
+        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+            return True  # Nobody can tell: it is looked at part by part.
+
+    def _cleaned(self, value: object, trail: tuple[str, ...]) -> object:
+        if isinstance(value, str):
+            return self._cleaned_text(value, trail)
+        if isinstance(value, msgspec.Struct):
+            return self._cleaned_struct(value, trail)
+        if isinstance(value, list | tuple):
+            before = cast("Sequence[object]", value)
+            items = [self._cleaned(item, trail) for item in before]
+            if all(new is old for new, old in zip(items, before, strict=True)):
+                return before
+            return tuple(items) if isinstance(value, tuple) else items
+        if isinstance(value, dict):
+            return self._cleaned_object(cast("dict[object, object]", value), trail)
+        if isinstance(value, bytes):
+            return self.data(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return REDACTED if self.spans(str(value)) else value
+        return value
+
+    def _cleaned_text(self, text: str, trail: tuple[str, ...]) -> str:
+        if self._fields and text.lstrip()[:1] in ("{", "["):
+            text = self._without_fields(text, trail)
+        return self.text(text)
+
+    def _without_fields(self, text: str, trail: tuple[str, ...]) -> str:
+        """Return a text that is JSON, or was to be JSON, without what is at the field paths."""
+        try:
+            value: object = msgspec.json.decode(clean_text(text))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            for field in self._fields:
+                name = re.escape(field.path.rpartition(".")[2]) if not field.path.endswith("*") else '[^"]*'
+                text = re.sub(_MEMBER % name, lambda found: f'{found[1]}"{REDACTED}"', text)
+            return text
+        cleaned = self._cleaned(value, trail)
+        return text if cleaned is value else _encode(cleaned).decode()
+
+    def _cleaned_struct(self, value: msgspec.Struct, trail: tuple[str, ...]) -> msgspec.Struct:
+        changed: dict[str, object] = {}
+        for name, opaque, own in _texts_of(type(value)):
+            old = getattr(value, name)
+            inner = (*trail, name)
+            if own and isinstance(old, str) and any(field.fits(inner) for field in self._fields):
+                new: object = REDACTED
+            elif opaque:
+                new = self._without_values(old)
+            elif isinstance(old, int | float):  # Its type does not let it be a text.
+                continue
+            else:
+                new = self._cleaned(old, inner)
+            if new is not old and new != old:
+                changed[name] = new
+        if "thinking" in changed and isinstance(value, ThinkingBlock):
+            changed["signature"] = None  # It signed other words, so a provider would refuse them.
+        return msgspec.structs.replace(value, **changed) if changed else value
+
+    def _cleaned_object(self, value: Mapping[object, object], trail: tuple[str, ...]) -> object:
+        members: dict[object, object] = {}
+        same = True
+        for key, member in value.items():
+            name = self.text(key) if isinstance(key, str) else key
+            inner = (*trail, key) if isinstance(key, str) else trail
+            hidden = member is not None and any(field.fits(inner) for field in self._fields)
+            new = REDACTED if hidden and member != REDACTED else self._cleaned(member, inner)
+            same = same and name == key and new is member
+            while name in members:
+                name = f"{name} {REDACTED}"
+            members[name] = new
+        return value if same else members
+
+    def _without_values(self, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return _replaced(value, _merged([*self._literal_spans(value), *self._escaped_spans(value)]))
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans in order, those that overlap as one."""
+    if len(spans) < 2:
+        return spans
+    first, *rest = sorted(spans)
+    merged = [first]
+    for start, end in rest:
+        if start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _replaced(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    if not spans:
+        return text
+    pieces: list[str] = []
+    done = 0
+    for start, end in spans:
+        pieces += (text[done:start], REDACTED)
+        done = end
+    return "".join((*pieces, text[done:]))
+
+
+_encode = msgspec.json.Encoder().encode
+
+_ESCAPE = re.compile(r"\\+u[0-9a-fA-F]{4}|\\+/|%[0-9a-fA-F]{2}")
+_ANY_ESCAPE = re.compile(r"\\+u[0-9a-fA-F]{4}|\\+[/\"nrtbf]|%[0-9a-fA-F]{2}|\\\\+")
+"""The same, with the escapes of characters that few secrets have."""
+_BEGUN_ESCAPE = re.compile(r"(?:\\+(?:u[0-9a-fA-F]{0,3})?|%[0-9a-fA-F]?)\Z")
+_SHORT_ESCAPES = {"/": "/", '"': '"', "n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "\\": "\\"}
+_MEMBER = r'("%s"\s*:\s*)("(?:[^"\\]|\\.)*"?|[^\s,\]}"]+)'
+
+
+def _unescaped(text: str, escape: re.Pattern[str]) -> tuple[str, Callable[[int], tuple[int, int]]]:
+    """Return `text` with escapes resolved, and what tells where in `text` a character of that is."""
+    pieces: list[str] = []
+    at_view: list[int] = []
+    at_text: list[tuple[int, int]] = []
+    done = length = 0
+    for match in escape.finditer(text):
+        start, end = match.span()
+        spelled = text[start:end]
+        digits = spelled[-4:] if "u" in spelled else spelled[-2:]
+        character = _SHORT_ESCAPES[spelled[-1]] if _is_short(spelled) else chr(int(digits, 16))
+        pieces += (text[done:start], character)
+        length += start - done
+        at_view.append(length)
+        at_text.append((start, end))
+        length += 1
+        done = end
+
+    def place(index: int) -> tuple[int, int]:
+        found = bisect_right(at_view, index) - 1
+        if found < 0:
+            return index, index + 1
+        if at_view[found] == index:
+            return at_text[found]
+        start = at_text[found][1] + index - at_view[found] - 1
+        return start, start + 1
+
+    return "".join((*pieces, text[done:])), place
+
+
+def _is_short(spelled: str) -> bool:
+    return spelled[0] == "\\" and "u" not in spelled
+
+
+def _longest_beginning(text: str, values: Iterable[str]) -> int:
+    """Return how long the longest end of `text` is that one of the values begins with, and goes on."""
+    longest = 0
+    for value in values:
+        start = text.find(value[0], max(len(text) - len(value) + 1, 0))
+        while 0 <= start < len(text) - longest:
+            if value.startswith(text[start:]):
+                longest = len(text) - start
+                break
+            start = text.find(value[0], start + 1)
+    return longest
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """Give the ways in which a value stands in a text, apart from those in which single characters are escaped."""
+    yield value
+    spelled = value
+    for _ in range(2):
+        spelled = _encode(spelled).decode()[1:-1]
+        yield spelled
+    yield value.replace(" ", "+")
+    data = value.encode()
+    for skipped, first in ((0, 0), (1, 2), (2, 3)):
+        sure = slice(first, (skipped + len(data)) * 8 // 6)
+        for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
+            core = alphabet(b"\0" * skipped + data).decode()[sure]
+            if len(core) >= BASE64_CHARACTERS_MIN:
+                yield core
+
+
+def _forms_in_view(value: str) -> Iterator[str]:
+    yield value
+    yield value.replace(" ", "+")
+    if not value.isascii():
+        units = value.encode("utf-16-be")
+        yield "".join(chr(int.from_bytes(units[at : at + 2])) for at in range(0, len(units), 2))
+        yield value.encode().decode("latin-1")
+
+
+def _checked_value(value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"a value to be redacted is a text, not {type(value).__name__}")
+    if len(value.strip()) < VALUE_CHARACTERS_MIN:
+        raise ConfigError(
+            f"a value to be redacted needs {VALUE_CHARACTERS_MIN} characters at least, or it would be found in "
+            "ordinary words; name its place with FieldPath instead"
+        )
+    if clean_text(value) != value or REDACTED in value or value in REDACTED:
+        raise ConfigError(f"a value to be redacted is valid text without {REDACTED!r}")
+    return value
+
+
+def _checked_pattern(pattern: object) -> re.Pattern[str]:
+    if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
+        raise ConfigError(f"a pattern to be redacted is a compiled re.Pattern of text, not {pattern!r:.80}")
+    return cast("re.Pattern[str]", pattern)
+
+
+def _each_once(items: Sequence[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+@functools.cache
+def _texts_of(cls: type[msgspec.Struct]) -> tuple[tuple[str, bool, bool], ...]:
+    """Return the fields of a class that can hold text; whether each is opaque, and whether the class is a user's."""
+    own = not cls.__module__.startswith("refold.")
+    try:
+        hints: Mapping[str, Any] = get_type_hints(cls)
+    except (NameError, TypeError, AttributeError):  # Its annotations name what is not there any more.
+        hints = {}
+    return tuple(
+        (name, not own and name in OPAQUE, own)
+        for name in cls.__struct_fields__
+        if _holds_text(hints.get(name, object))
+    )
+
+
+def _holds_text(hint: Any) -> bool:
+    """Tell whether a field of that type may hold words of users; identifiers are Refold's own."""
+    if isinstance(hint, NewType) or hint in (int, float, bool, type(None)):
+        return False
+    if get_origin(hint) is Literal:
+        return False
+    inner = [argument for argument in get_args(hint) if argument is not Ellipsis]
+    return any(map(_holds_text, inner)) if inner else True
+
+
+NOTHING_SECRET: Final = Redaction()
+"""Knows no secrets."""

@@ -1,0 +1,127 @@
+"""An answer that comes in pieces, without the secrets in it, also where one is split over several pieces.
+
+The end of a text that may be the beginning of a secret waits for the text's next piece. What a pattern matches cannot
+be told from its beginning: where there are patterns, the last `PATTERN_CHARACTERS_MAX` characters always wait, and a
+longer match may be shown in part, though it is recorded in no part.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from refold.events.core.redaction import REDACTED, Redaction
+from refold.events.model.messages import Delta, TextDelta, ThinkingDelta, ToolInputDelta
+
+PATTERN_CHARACTERS_MAX = 128
+"""So long a match of a pattern is never shown in part."""
+
+SHOWN_EARLY_CHARACTERS_MAX = 3
+"""So much of the beginning of a secret is shown where an answer goes on elsewhere: every second text ends with `s`."""
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    """The end of a text, which may be the beginning of a secret."""
+
+    delta: Delta
+    """What it came in, without its text."""
+    text: str
+    shown: int = 0
+    """So many characters at its beginning have been shown."""
+
+
+class RedactedStream:
+    """Takes secrets out of the pieces of one answer.
+
+    `rest` gives what is waiting when the answer is complete. Where something else follows, such as a call behind "I
+    look at the files", an end does not wait on that is no beginning of a value, or a short one: it would be shown
+    behind what follows it.
+    """
+
+    def __init__(self, redaction: Redaction) -> None:
+        self._redaction = redaction
+        self._waiting: dict[tuple[type[Delta], int], _Waiting] = {}
+
+    def pieces(self, deltas: Sequence[Delta]) -> list[Delta]:
+        """Return what may be shown after the next pieces have come."""
+        if not self._redaction:
+            return list(deltas)
+        return [shown for delta in deltas for shown in self._shown(delta)]
+
+    def rest(self) -> list[Delta]:
+        """Return the ends that waited in vain for a secret to go on."""
+        waiting, self._waiting = self._waiting, {}
+        ends = [(end, self._up_to(end, len(end.text))[0]) for end in waiting.values()]
+        return [_with_text(end.delta, text) for end, text in ends if text]
+
+    def _shown(self, delta: Delta) -> list[Delta]:
+        text = _text_of(delta)
+        if text is None:
+            return [self._redaction.value(delta)]
+        place = (type(delta), delta.index if isinstance(delta, ToolInputDelta) else 0)
+        deltas = self._left_behind(place)
+        before = self._waiting.pop(place, _Waiting(delta, ""))
+        clean = self._redaction.value(_with_text(delta, ""))
+        end = _Waiting(clean, before.text + text, before.shown)
+        held = self._redaction.held_back(end.text)
+        if self._redaction.has_patterns:
+            held = max(held, PATTERN_CHARACTERS_MAX)
+        seen, left = self._up_to(end, max(len(end.text) - held, 0))
+        if left.text:
+            self._waiting[place] = left
+        # A piece of a call is shown even if it is empty: it says that the call has begun.
+        if seen or isinstance(delta, ToolInputDelta):
+            deltas.append(_with_text(clean, seen))
+        return deltas
+
+    def _left_behind(self, place: tuple[type[Delta], int]) -> list[Delta]:
+        """Return the ends of other texts than the one at `place` that need not wait, and remember what is shown."""
+        deltas: list[Delta] = []
+        for other, end in self._waiting.items():
+            if other == place:
+                continue
+            held = self._redaction.held_back(end.text)
+            early = held if held <= SHOWN_EARLY_CHARACTERS_MAX else 0
+            seen, left = self._up_to(end, len(end.text) - held + early)
+            if seen:
+                deltas.append(_with_text(end.delta, seen))
+            if early and not left.text:  # What is shown early may yet turn out to be the beginning of a secret.
+                left = msgspec.structs.replace(end, text=end.text[-early:], shown=early)
+            self._waiting[other] = left
+        return deltas
+
+    def _up_to(self, end: _Waiting, until: int) -> tuple[str, _Waiting]:
+        """Return what is to be seen of a text up to a place, and what is left, which begins no later than there."""
+        pieces: list[str] = []
+        done = end.shown
+        for first, last in self._redaction.spans(end.text):
+            if first >= until:
+                break
+            if last > until:  # It is shown when all of it has come.
+                until = first
+                break
+            if last > end.shown:
+                pieces += (end.text[done:first], REDACTED) if first >= done else (REDACTED,)
+                done = last
+        pieces.append(end.text[done:until])
+        left = msgspec.structs.replace(end, text=end.text[until:], shown=max(end.shown - until, 0))
+        return "".join(pieces), left
+
+
+def _text_of(delta: Delta) -> str | None:
+    match delta:
+        case TextDelta(text=text) | ThinkingDelta(thinking=text) | ToolInputDelta(partial_json=text):
+            return text
+        case _:
+            return None
+
+
+def _with_text(delta: Delta, text: str) -> Delta:
+    match delta:
+        case TextDelta():
+            return TextDelta(text)
+        case ThinkingDelta():
+            return ThinkingDelta(text)
+        case ToolInputDelta():
+            return msgspec.structs.replace(delta, partial_json=text)
+        case _:
+            return delta
