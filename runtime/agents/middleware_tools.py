@@ -16,15 +16,17 @@ from refold.tools.registry import ToolRegistry
 
 
 def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool, redaction: Redaction) -> ToolRegistry:
-    return ToolRegistry(agent.all_tools(), pool=pool) if hooks is None else HookedTools(agent, hooks, pool, redaction)
+    if hooks is None:
+        return ToolRegistry(agent.all_tools(), pool=pool)
+    return HookedTools(agent, hooks, pool, redaction, keeps=agent.keep_originals)
 
 
 class HookedTools(ToolRegistry):
     """A registry that asks middleware before each body, and shows it what comes of it."""
 
-    def __init__(self, agent: Agent, hooks: Hooks, pool: ThreadPool, redaction: Redaction) -> None:
+    def __init__(self, agent: Agent, hooks: Hooks, pool: ThreadPool, redaction: Redaction, *, keeps: bool) -> None:
         super().__init__(agent.all_tools(), pool=pool)
-        self._redaction, self._keeps = redaction, agent.keep_originals
+        self._redaction, self._keeps = redaction, keeps
         self._hooks = hooks
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:

@@ -145,7 +145,7 @@ class RecordedTools(HookedTools):
     """Tools whose bodies are not run: they give what was recorded of them."""
 
     def __init__(self, agent: Agent, hooks: Hooks, redaction: Redaction) -> None:
-        super().__init__(agent, hooks, ThreadPool(name="never used"), redaction)
+        super().__init__(agent, hooks, ThreadPool(name="never used"), redaction, keeps=True)
         self._recorded: object = None
 
     async def give(self, name: str, arguments: JsonObject, context: ToolContext[object], recorded: object) -> object:
