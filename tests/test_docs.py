@@ -104,6 +104,22 @@ def test_there_is_a_readme_with_code() -> None:
     assert [block for block in BLOCKS if block.document == README], "README.md shows no Python"
 
 
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"], ids=lambda path: path.name
+)
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    for target in re.findall(r"\]\(([^()\s]+)\)", document.read_text(encoding="utf-8")):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, heading = target.partition("#")
+        found = document.parent / name if name else document
+        assert found.exists(), f"{document.name}: {target}"
+        if heading:
+            lines = re.findall(r"^#+ (.+)$", found.read_text(encoding="utf-8"), re.M)
+            anchors = [re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines]
+            assert heading in anchors, f"{document.name}: {target}"
+
+
 def test_the_readme_shows_the_commands_that_ci_runs() -> None:
     commands = re.findall(
         r"^ *(python3 -m venv \.venv && .+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M
