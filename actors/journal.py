@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from refold.actors.snapshots import Snapshots
-from refold.events.core.errors import PersistenceError, WrongExpectedVersion
+from refold.events.core.errors import PersistenceError, StreamDeleted, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
 from refold.events.core.redaction import NOTHING_SECRET, Redaction
@@ -45,13 +45,13 @@ class _Waiting:
         self.batches = batches
         self.payloads = payloads
         self.appended: list[Appended] | None = None
-        self.failure: PersistenceError | None = None
+        self.failure: PersistenceError | StreamDeleted | None = None
         self.wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settled(self) -> bool:
         return self.appended is not None or self.failure is not None
 
-    def settle(self, appended: list[Appended] | None, failure: PersistenceError | None = None) -> None:
+    def settle(self, appended: list[Appended] | None, failure: PersistenceError | StreamDeleted | None = None) -> None:
         if self.settled():
             return
         self.appended, self.failure = appended, failure
@@ -90,6 +90,7 @@ class Journal:
 
         Raises:
             WrongExpectedVersion: a stream moved on; nothing of `batches` was written.
+            StreamDeleted: a stream was deleted; nothing of `batches` was written.
             PersistenceError: see `EventStore.append`.
         """
         if self._closed:
@@ -176,11 +177,14 @@ class Journal:
             appended = await self.store.append(batches, payloads)
             if not isinstance(appended, list) or len(appended) != len(batches):
                 raise RuntimeError(f"it did not say where {len(batches)} batches are")
-        except (WrongExpectedVersion, ValueError, TypeError) as error:
+        except (WrongExpectedVersion, StreamDeleted, ValueError, TypeError) as error:
             # The store refused before it wrote anything. It does not say whose batch it refused, and the others in the
             # group have nothing to do with it: they are written one by one, at the price of a transaction each.
             if len(group) == 1:
-                self._fail(group, self._failure(error, outcome_unknown=False))
+                if isinstance(error, StreamDeleted):
+                    group[0].settle(None, error)
+                else:
+                    self._fail(group, self._failure(error, outcome_unknown=False))
                 return
             for entry in group:
                 await self._write_group([entry])

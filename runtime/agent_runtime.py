@@ -29,6 +29,8 @@ from refold.events.model.configuration import AgentConfig
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.react import pending
 from refold.events.session.state import SessionState
+from refold.inspection.log_reading import require_not_deleted
+from refold.keeping.deletion import Deletion, delete_in
 from refold.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
 from refold.options import RuntimeOptions, Settings, checked_options
@@ -232,14 +234,16 @@ class AgentRuntime:
             restore: the session must be in the log.
 
         Raises:
-            ConfigError: the id cannot be one, or `restore` is set and the log has no such session.
+            ConfigError: the id cannot be one, or `restore` is set and the log has no such session, or no more.
         """
         self.require_open()
         if session_id is None:
             make = self.options.session_ids
             session_id = make() if make is not None else str(uuid.uuid4())
         session = Session(self.context, SessionId(checked_identifier(session_id, "session id")))
-        if restore and await self.store.head(stream_name(SESSION_KIND, session.id)) is None:
+        stream = stream_name(SESSION_KIND, session.id)
+        if restore and await self.store.head(stream) is None:
+            await require_not_deleted(self.store, stream)
             raise ConfigError(f"the log {self.store.name} has no session {session_id!r}")
         return session
 
@@ -258,6 +262,25 @@ class AgentRuntime:
         if waited:
             raise CommandRejected(f"session {session_id!r} cannot be forgotten while it waits for {waited[0]}")
         await ref.stop(block=False)
+
+    async def delete(self, session_id: str, *, cancel: bool = False) -> Deletion:
+        """Delete a session, and those that its calls began: nothing of what was said can be read in the log any more.
+
+        A tombstone stays, so that the name is not used again; see `refold.keeping.deletion` for what goes along. What
+        memories and other streams keep stays, and is named in what is returned. Deleting once more does what an
+        interrupted call has left to do.
+
+        Args:
+            session_id: its id.
+            cancel: end its runs as cancelled first.
+
+        Raises:
+            ConfigError: the log has no such session, or is a store that cannot delete.
+            CommandRejected: a run is open, the session is a call's, or it went on meanwhile; nothing was deleted.
+            PersistenceError: the log failed.
+        """
+        self.require_open()
+        return await delete_in(self.context, session_id, cancel=cancel)
 
     async def sessions(self) -> list[SessionId]:
         """Return the ids of all sessions in the log, in code-point order."""
@@ -399,6 +422,7 @@ class SyncRuntime:
         return self.asynchronous.commits
 
     forget = blocking(AgentRuntime.forget)
+    delete = blocking(AgentRuntime.delete)
     sessions = blocking(AgentRuntime.sessions)
     recorded_after = blocking(AgentRuntime.recorded_after)
     tools_in_force = blocking(AgentRuntime.tools_in_force)

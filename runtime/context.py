@@ -4,7 +4,7 @@
 that each can be read by itself.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
@@ -12,7 +12,7 @@ from refold.actors.calls.middleware import Hooks
 from refold.actors.effects import EffectsInFlight
 from refold.actors.journal import Journal
 from refold.actors.kernel.system import ActorSystem
-from refold.events.core.ids import SessionId, StreamName, stream_name
+from refold.events.core.ids import PayloadHash, SessionId, StreamName, stream_name
 from refold.events.session.core import SESSION_KIND
 from refold.options import Settings
 from refold.publishing.event_bus import EventBus
@@ -50,6 +50,10 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Returns whether it is closed, or about to be."""
     failed_appends_of: Callable[[StreamName], int]
     """Returns how many appends of a stream the log has refused since the runtime opened."""
+    configured_payloads: Callable[[], Collection[PayloadHash]]
+    """Returns the payloads that a session which begins now names: prompts and schemas."""
+    forget_steps: Callable[[Sequence[SessionId]], Awaitable[int]]
+    """Deletes the checkpoints of turns of sessions, and returns how many there were."""
 
     async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
         """Return the next `limit` events of a session after a version, or those there are.

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from refold.actors.kernel.clock import Clock
-from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.events.core.errors import LogFormatError, PersistenceError, StreamDeleted
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
 from refold.stores.append_rules import check_limit, check_snapshot
@@ -49,6 +49,11 @@ class ContainedStore:
     def name(self) -> str:
         return self._store.name
 
+    @property
+    def contained(self) -> EventStore:
+        """The store behind the border."""
+        return self._store
+
     async def append(
         self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
     ) -> list[Appended]:
@@ -72,7 +77,9 @@ class ContainedStore:
         outcome, self._hanging = self._hanging.result(), None
         if outcome.returned is not None:
             return outcome.returned[0]
-        if isinstance(outcome.error, PersistenceError | ValueError | TypeError):  # What the contract allows.
+        if isinstance(
+            outcome.error, PersistenceError | StreamDeleted | ValueError | TypeError
+        ):  # What the contract allows.
             raise outcome.error
         raise self._failure("the append failed", outcome.error, outcome_unknown=True)
 

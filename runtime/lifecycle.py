@@ -12,9 +12,10 @@ import logging
 import os
 import select
 import selectors
+from collections.abc import Sequence
 from weakref import WeakSet
 
-from refold.actors.effects import EffectsInFlight, Envelope, read_state
+from refold.actors.effects import EffectsInFlight
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
@@ -29,7 +30,7 @@ from refold.agents.agent import Agent
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.errors import BackpressureShed, ConfigError, PersistenceError, RefoldError
-from refold.events.core.ids import RunId, SessionId, kind_and_identifier, stream_name
+from refold.events.core.ids import SessionId, kind_and_identifier
 from refold.events.core.records import StreamHead
 from refold.events.kinds.runtime import (
     RUNTIME_CODEC,
@@ -40,15 +41,15 @@ from refold.events.kinds.runtime import (
     RuntimeStarted,
 )
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
-from refold.events.session.commands import CancelRun
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.state import SessionState, is_scheduled
+from refold.events.session.state import is_scheduled
 from refold.guarded_store import ContainedStore
 from refold.metrics.live import RuntimeMetrics
 from refold.options import Settings
 from refold.publishing.event_bus import EventBus
 from refold.remote.owner import InboxReader, reader_of
 from refold.running_agents import LateTools, RunningAgents
+from refold.sessions.access import cancel_runs_of
 from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
 from refold.stores.memory import InMemoryStore
@@ -200,7 +201,12 @@ class Lifecycle:
             require_open=self.require_open,
             is_closing=self.is_closing,
             failed_appends_of=self.metrics.failed_appends_of,
+            configured_payloads=lambda: agents.configured_payloads,
+            forget_steps=self._forget_steps,
         )
+
+    async def _forget_steps(self, sessions: Sequence[SessionId]) -> int:
+        return await self.step_snapshots.forget(sessions) if self.step_snapshots is not None else 0
 
     async def _start(self, context: RuntimeContext) -> None:
         store, journal, agents = context.store, context.journal, self.agents
@@ -359,22 +365,9 @@ async def _cancel_open_runs(context: RuntimeContext) -> None:
     ]
     for session in dict.fromkeys([*working, *waiting, *live]):
         try:
-            await _cancel_runs_of(session, context)
+            await cancel_runs_of(context, session, "the runtime closes")
         except RefoldError as error:  # It must not keep the runs of other sessions open.
             log.warning("the run of session %s is not cancelled and stays open: %s", session, error)
-
-
-async def _cancel_runs_of(session: SessionId, context: RuntimeContext) -> None:
-    """Cancel the run under way, and those that begin in its place."""
-    ref = context.system.ref(stream_name(SESSION_KIND, session))
-    while (run := await read_state(ref, _open_run, vital=True)) is not None:  # Behind all that waits in the mailbox.
-        with context.event_bus.follow(session) as follower:
-            await ref.ask(Envelope(CancelRun(run=run, reason="the runtime closes"), vital=True), block=False)
-            await follower.ended(run)
-
-
-def _open_run(state: SessionState) -> RunId | None:
-    return state.run.id if state.run is not None else None
 
 
 def _has_open_run(head: StreamHead) -> bool:

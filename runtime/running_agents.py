@@ -148,6 +148,8 @@ class RunningAgents:
     """
 
     def __init__(self, main: Agent, pool: ThreadPool) -> None:
+        self.configured_payloads: set[PayloadHash] = set()
+        """Prompts and schemas that sessions which begin now name."""
         every = with_subagents(main)
         self.redaction = redaction_of_agents(every)
         """What must not be in the log."""
@@ -238,6 +240,7 @@ class RunningAgents:
                 recalling=found.recalling,
                 graph_entities=found.agent.graph.count_now if found.agent.graph is not None else None,
             )
+        self.configured_payloads |= payloads.keys()
         known = await journal.store.read_payloads(payloads)
         fresh = {name: data for name, data in payloads.items() if name not in known}
         if fresh:

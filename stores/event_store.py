@@ -4,7 +4,8 @@ Read `refold.events.core.records` first for the shapes. The docstrings below are
 `refold.stores.conformance` checks them, on our stores and on yours. A store knows no event classes, takes no
 decisions and reads no clock. One store object has one writer: the journal calls `append` one at a time; reads
 may run at any time, beside an append too, and see only whole, committed batches. `WholeLog` adds what a store gives so
-that its whole log can be exported: all stores that Refold brings give it, yours may.
+that its whole log can be exported, and `ErasableLog` what it gives so that streams can be deleted: all stores that
+Refold brings give both, yours may.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +40,7 @@ class EventStore(Protocol):
 
         Raises:
             WrongExpectedVersion: a stream is at another version; nothing was written.
+            StreamDeleted: a stream was deleted (`ErasableLog`), and its name is not used again; nothing was written.
             PersistenceError: the append failed; `outcome_unknown` says whether it may nevertheless be in the log.
             ValueError: a batch has no events, a payload does not hash to its key, or something cannot be stored
                 exactly (`refold.stores.append_rules`); nothing was written.
@@ -139,4 +141,45 @@ class WholeLog(EventStore, Protocol):
 
     async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
         """Return at most `limit` tombstones with a greater position, in its order."""
+        ...
+
+
+class ErasableLog(WholeLog, Protocol):
+    """An event store from which whole streams can be deleted; see `refold.stores.keeping.erasing`."""
+
+    async def find_tombstone(self, stream: str) -> Tombstone | None:
+        """Return what a deleted stream was, or None if no stream of that name was deleted.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        ...
+
+    async def delete_streams(
+        self, streams: Sequence[StreamHead], payloads: Iterable[PayloadHash], *, after_position: int, at: int
+    ) -> int:
+        """Delete streams with their snapshots, and payloads, in one transaction; return how many payloads went.
+
+        Of each stream a tombstone stays. What is left out of `payloads` stays, and so does a payload that an event of
+        another stream names which stands behind `after_position`: what is before it, the caller has looked at.
+
+        Args:
+            streams: their ends, as the caller has seen them.
+            payloads: that only these streams name.
+            at: when they are deleted, microseconds since the epoch, UTC.
+
+        Raises:
+            WrongExpectedVersion: a stream has another end; nothing was deleted.
+            PersistenceError: it failed; `outcome_unknown` says whether they may nevertheless be deleted.
+        """
+        ...
+
+    async def empty_wal(self) -> bool:
+        """Bring what was written into the log's own file, and empty what lies beside it; return whether it is empty.
+
+        It is not while another process reads the log at an earlier moment; then try again.
+
+        Raises:
+            PersistenceError: it failed.
+        """
         ...

@@ -4,12 +4,12 @@ Read `refold.stores.event_store` first. The rule it protects: an append works ou
 anything, so a refused append leaves no trace.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
 
-from refold.events.core.errors import PersistenceError, WrongExpectedVersion
+from refold.events.core.errors import PersistenceError, StreamDeleted, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import (
     Appended,
@@ -40,6 +40,8 @@ class InMemoryStore:
         self._names: list[str] = []
         self._payloads: dict[PayloadHash, bytes] = {}
         self._snapshots: dict[str, Snapshot] = {}
+        self._tombstones: dict[str, Tombstone] = {}
+        self._removed_position = 0
         self._closed = False
 
     @property
@@ -56,13 +58,16 @@ class InMemoryStore:
         heads: dict[str, StreamHead] = {}
         appended: list[Appended] = []
         events: list[StoredEvent] = []
+        last = max(self._removed_position, self._log[-1].position if self._log else 0)
         for batch in batches:
+            if batch.stream in self._tombstones:
+                raise StreamDeleted(batch.stream)
             head = heads.get(batch.stream) or self._heads.get(batch.stream)
             version = head.version if head else 0
             if version != batch.expected_version:
                 raise WrongExpectedVersion(batch.stream, batch.expected_version, version)
             chain = next_chain(head.chain if head else first_chain(batch.stream), batch)
-            position = len(self._log) + len(events) + 1
+            position = last + len(events) + 1
             events += _stored_events(batch, position, chain)
             version += len(batch.events)
             heads[batch.stream] = StreamHead(stream=batch.stream, version=version, chain=chain, pending=batch.pending)
@@ -90,7 +95,9 @@ class InMemoryStore:
 
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
         self._require_open()
-        return _page(self._log, after_position, limit)
+        check_limit(limit)
+        start = bisect_right(self._log, after_position, key=lambda event: event.position)
+        return self._log[start : start + limit]
 
     async def head(self, stream: str) -> StreamHead | None:
         self._require_open()
@@ -127,15 +134,54 @@ class InMemoryStore:
         return [ListedPayload(name, len(self._payloads[name])) for name in names]
 
     async def removed_position(self) -> int:
-        """Return 0: nothing is ever removed."""
+        """Return the highest position that was ever removed."""
         self._require_open()
-        return 0
+        return self._removed_position
 
     async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
-        """Return none, since nothing is ever removed."""
+        """Return at most `limit` tombstones with a greater position, in its order."""
         self._require_open()
         check_limit(limit)
-        return []
+        later = (tombstone for tombstone in self._tombstones.values() if tombstone.position > after_position)
+        return nsmallest(limit, later, key=lambda tombstone: tombstone.position)
+
+    async def find_tombstone(self, stream: str) -> Tombstone | None:
+        """Return what a deleted stream was, or None if no stream of that name was deleted."""
+        self._require_open()
+        return self._tombstones.get(stream)
+
+    async def delete_streams(
+        self, streams: Sequence[StreamHead], payloads: Iterable[PayloadHash], *, after_position: int, at: int
+    ) -> int:
+        """Delete streams with their snapshots, and payloads, or nothing; see `ErasableLog`."""
+        self._require_open()
+        for head in streams:
+            found = self._heads.get(head.stream)
+            if found is None or (found.version, found.chain) != (head.version, head.chain):
+                raise WrongExpectedVersion(head.stream, head.version, found.version if found else 0)
+        names = {head.stream for head in streams}
+        for head in streams:
+            position = self._streams.pop(head.stream)[-1].position
+            del self._heads[head.stream]
+            del self._names[bisect_left(self._names, head.stream)]
+            self._snapshots.pop(head.stream, None)
+            self._removed_position = max(self._removed_position, position)
+            self._tombstones[head.stream] = Tombstone(
+                position=position, stream=head.stream, version=head.version, chain=head.chain, at=at
+            )
+        self._log = [event for event in self._log if event.stream not in names]
+        later = [event.data for event in self._log if event.position > after_position]
+        gone = [
+            name for name in payloads if name in self._payloads and not any(name.encode() in data for data in later)
+        ]
+        for name in gone:
+            del self._payloads[name]
+        return len(gone)
+
+    async def empty_wal(self) -> bool:
+        """Return True: nothing lies beside it."""
+        self._require_open()
+        return True
 
     async def close(self) -> None:
         self._closed = True

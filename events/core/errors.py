@@ -5,7 +5,8 @@
     ├── CommandRejected           the command may not happen now; nothing was recorded
     │   ├── AgentMemoryError      a memory store refused a value or a query
     │   ├── GraphError            a graph operation has no meaning
-    │   └── QueueFull             too many inputs wait in a session; also a BackpressureShed
+    │   ├── QueueFull             too many inputs wait in a session; also a BackpressureShed
+    │   └── StreamDeleted         the stream was deleted; its name is not used again
     ├── BackpressureShed          too many inputs are waiting; try again later
     ├── CircuitOpen               a service failed too often and is not called for now
     ├── ProviderError             the model's provider failed; `retryable` says whether to try again
@@ -58,6 +59,18 @@ class CommandRejected(RefoldError):
 
 class GraphError(CommandRejected):
     """A graph operation has no meaning: it names what the graph does not have, or a weight that is none."""
+
+
+class StreamDeleted(CommandRejected):
+    """The stream was deleted, a session's for instance, and its name is not used again; nothing was recorded.
+
+    Attributes:
+        stream: the stream's name.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"{stream} was deleted, and a deleted name is not used again; begin under another name")
+        self.stream = stream
 
 
 class BackpressureShed(RefoldError):

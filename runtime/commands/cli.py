@@ -14,6 +14,7 @@ import typer
 from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
 from refold.commands.keep.backup import backup
+from refold.commands.keep.delete import delete
 from refold.commands.look.check import check
 from refold.commands.look.export import export
 from refold.commands.look.import_log import import_log
@@ -60,6 +61,7 @@ for command in (
     check,
     export,
     backup,
+    delete,
 ):
     app.command(epilog=EXIT_CODES_HELP)(command)
 app.command("import", epilog=EXIT_CODES_HELP)(import_log)

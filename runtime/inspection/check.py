@@ -13,6 +13,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Mapping
+from typing import Final, cast
 
 import msgspec
 
@@ -20,10 +21,12 @@ from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.inspection.kinds import GivenKind, StreamKind, kinds_with
 from refold.inspection.log_reading import EVENTS_PER_PAGE, Batches, ReadableLog, Streams, kind_of, opened
-from refold.inspection.stream_check import PayloadCheck, Problem, Problems, StreamCheck
-from refold.stores.event_store import EventStore
+from refold.inspection.stream_check import PROBLEMS_KEPT, PayloadCheck, Problem, Problems, StreamCheck
+from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.jsonl.check import find_damage
 from refold.stores.sqlite.file import is_text_log, resolved
+
+CHAIN_BYTES: Final = 32
 
 UNREADABLE = (PersistenceError, UnicodeError)
 """What a store raises on rows or pages that make no sense."""
@@ -52,6 +55,10 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """In order of kind."""
     kinds_without_streams: tuple[str, ...] = ()
     """Kinds that the caller gave and no stream of the log has: mistyped, or of another log."""
+    deleted: int = 0
+    """Streams that were deleted, of which a tombstone says what they were."""
+    deleted_streams: tuple[str, ...] = ()
+    """Their names, at most `PROBLEMS_KEPT` of them."""
     problems_found: int = 0
     problems: tuple[Problem, ...] = ()
     """In order of stream and version, then those of the whole log, or in order of damaged lines; at most
@@ -136,6 +143,7 @@ class _LogCheck:
         self._met: set[str] = set()
         """Streams that were met so far."""
         self._not_decoded: Counter[str] = Counter()
+        self._deleted: list[str] = []
 
     async def run(self) -> None:
         try:
@@ -144,6 +152,10 @@ class _LogCheck:
         except UNREADABLE as error:
             self._without_streams.clear()  # Which streams there are is not known.
             self._problems.add("unreadable", "", f"the streams cannot be listed: {error}")
+        try:
+            await self._check_tombstones()
+        except UNREADABLE as error:
+            self._problems.add("unreadable", "", f"the list of deleted streams cannot be read: {error}")
         try:
             await self._check_positions()
         except UNREADABLE as error:
@@ -169,6 +181,24 @@ class _LogCheck:
         except UNREADABLE as error:
             message = f"the stream cannot be read after version {check.version}: {error}"
             self._problems.add("unreadable", head.stream, message, version=check.version)
+
+    async def _check_tombstones(self) -> None:
+        """Read what is said of deleted streams; a store of a user's need not say that."""
+        if not hasattr(self._store, "list_tombstones"):
+            return
+        store = cast("WholeLog", self._store)
+        position = 0
+        while page := await store.list_tombstones(after_position=position, limit=EVENTS_PER_PAGE):
+            for tombstone in page:
+                self._deleted.append(tombstone.stream)
+                if len(tombstone.chain) != CHAIN_BYTES or tombstone.version < 1:
+                    message = "its tombstone says what no stream can have been"
+                    self._problems.add("chain", tombstone.stream, message, version=tombstone.version)
+                if await store.head(tombstone.stream) is not None:
+                    self._problems.add("head", tombstone.stream, "the stream was deleted, and is there")
+            if page[-1].position <= position:
+                return  # The store gives the same tombstones for ever.
+            position = page[-1].position
 
     async def _check_positions(self) -> None:
         """Read the whole log once more, in order of position."""
@@ -205,6 +235,8 @@ class _LogCheck:
             payloads=self._payloads.count,
             not_decoded=tuple(NotDecoded(kind=kind, streams=n) for kind, n in sorted(self._not_decoded.items())),
             kinds_without_streams=tuple(sorted(self._without_streams)),
+            deleted=len(self._deleted),
+            deleted_streams=tuple(sorted(self._deleted)[:PROBLEMS_KEPT]),
             problems_found=self._problems.found,
             problems=tuple(self._problems.kept),
         )

@@ -7,7 +7,6 @@ payloads that they refer to and, of sessions, no others, and a file appears when
 import asyncio
 import contextlib
 import os
-import re
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -23,12 +22,11 @@ from refold.events.session.state import history
 from refold.inspection.log_reading import Batches, ReadableLog, kind_of, opened, session_head, stream_head
 from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.jsonl.export import exported_lines
+from refold.stores.keeping.erasing import payload_names
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.rewrite import synchronise
 
 _BYTES_PER_WRITE = 256 * 1024
-
-_NAMES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 async def export_log(
@@ -164,7 +162,7 @@ async def _payloads_of(store: EventStore, streams: Collection[StreamName]) -> se
     for stream in streams:
         async for batch in Batches(store, stream):
             if kind_of(stream) != SESSION_KIND:
-                found.update(PayloadHash(name.decode()) for event in batch for name in _NAMES.findall(event.data))
+                found.update(name for event in batch for name in payload_names(event.data))
                 continue
             for event in SESSION_CODEC.decode_all(batch):
                 found.update(referenced_payloads(event))

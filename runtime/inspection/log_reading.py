@@ -14,7 +14,8 @@ from typing import Self
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import StreamName, kind_and_identifier, stream_name
 from refold.events.core.records import StoredEvent, StreamHead
-from refold.stores.event_store import EventStore
+from refold.inspection.times import time_words
+from refold.stores.event_store import EventStore, Tombstone
 from refold.stores.sqlite.file import is_text_log
 from refold.stores.sqlite.store import SQLiteStore
 
@@ -125,12 +126,13 @@ async def session_head(store: EventStore, session: str) -> StreamHead:
     """Return the end of a session's stream.
 
     Raises:
-        ConfigError: the log has no such session; names those that are spelled alike.
+        ConfigError: the log has no such session, or it was deleted; names those that are spelled alike.
     """
     stream = stream_name("session", session)
     head = await store.head(stream) if _can_be_a_name(session) else None
     if head is not None:
         return head
+    await require_not_deleted(store, stream)
     if await _is_stream(store, session):
         raise ConfigError(
             f"no session {session!r} in {store.name}, but a stream of that name: `refold tail` and `refold export` "
@@ -150,15 +152,26 @@ async def stream_head(store: EventStore, stream: str) -> StreamHead:
     """Return the end of a stream.
 
     Raises:
-        ConfigError: the log has no such stream; names those that are spelled alike.
+        ConfigError: the log has no such stream, or it was deleted; names those that are spelled alike.
     """
     head = await store.head(stream_name(*kind_and_identifier(stream))) if _can_be_a_name(stream) else None
     if head is not None:
         return head
+    await require_not_deleted(store, stream)
     heads = await store.list_streams(prefix=f"{kind_of(stream)}/", limit=NAMES_COMPARED_MAX)
     alike = difflib.get_close_matches(stream, [head.stream for head in heads])
     advice = f"; did you mean {' or '.join(repr(name) for name in alike)}?" if alike else ""
     raise ConfigError(f"no stream {stream!r} in {store.name}{advice}")
+
+
+async def require_not_deleted(store: EventStore, stream: str) -> None:
+    """Raise ConfigError if a stream of this name was deleted."""
+    find = getattr(store, "find_tombstone", None)  # Stores of users need not have tombstones.
+    tombstone: Tombstone | None = await find(stream) if find is not None and _can_be_a_name(stream) else None
+    if tombstone is not None:
+        raise ConfigError(
+            f"{stream} was deleted from {store.name} on {time_words(tombstone.at)}; it had {tombstone.version:,} events"
+        )
 
 
 async def other_stream(store: EventStore, name: str) -> StreamHead | None:

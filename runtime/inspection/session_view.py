@@ -4,7 +4,7 @@
 The rule: looking never writes, and a session that cannot be decoded is listed as damaged instead of hiding others.
 """
 
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -30,13 +30,15 @@ from refold.events.session.state import (
 from refold.inspection.log_reading import Batches, Streams, session_head
 from refold.inspection.summaries import call_words, content_words, effect_words
 from refold.inspection.transcript import Entry, Transcript
-from refold.stores.event_store import EventStore
+from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.folding import Fold
 
-SessionStatus = Literal["idle", "open", "waiting", "parked", "completed", "failed", "cancelled", "damaged"]
+SessionStatus = Literal["idle", "open", "waiting", "parked", "completed", "failed", "cancelled", "damaged", "deleted"]
 """`idle`: no run yet. `open`: a run has work in flight, or will have when a runtime opens its log. `waiting`: for
 approval, or for its next step. `parked`: until a person decides. The next three: how the last run ended.
-`damaged`: its events cannot be read; `refold check` says where."""
+`damaged`: its events cannot be read; `refold check` says where. `deleted`: nothing but a tombstone is left of it."""
+
+TOMBSTONES_PER_PAGE = 1_000
 
 FIRST_EVENTS = 4
 """Among so many of its first events a session's first input is looked for."""
@@ -73,13 +75,42 @@ async def list_sessions(store: EventStore) -> list[ListedSession]:
     Raises:
         PersistenceError: the log cannot be read.
     """
-    prefix = f"{SESSION_KIND}/"
-    return [
-        await _listed(store, head, head.stream.removeprefix(prefix)) async for head in Streams(store, prefix=prefix)
-    ]
+    return [await listed_session(store, head) async for head in Streams(store, prefix=f"{SESSION_KIND}/")]
 
 
-async def _listed(store: EventStore, head: StreamHead, name: str) -> ListedSession:
+async def deleted_sessions(store: EventStore) -> list[ListedSession]:
+    """Return the sessions that were deleted from a log, in order of their names; none of a store that cannot say that.
+
+    Of each it is known how many events it had, and, as the time of the last one, when it was deleted.
+
+    Raises:
+        PersistenceError: the log cannot be read.
+    """
+    if not hasattr(store, "list_tombstones"):
+        return []
+    found: list[ListedSession] = []
+    position = 0
+    while page := await cast("WholeLog", store).list_tombstones(after_position=position, limit=TOMBSTONES_PER_PAGE):
+        for tombstone in page:
+            kind, _, name = tombstone.stream.partition("/")
+            if kind == SESSION_KIND:
+                session = SessionId(name)
+                found.append(
+                    ListedSession(
+                        session=session, status="deleted", version=tombstone.version, began_at=0, at=tombstone.at
+                    )
+                )
+        position = page[-1].position
+    return sorted(found, key=lambda listed: listed.session)
+
+
+async def listed_session(store: EventStore, head: StreamHead) -> ListedSession:
+    """Return what a list says of a session, given the end of its stream.
+
+    Raises:
+        PersistenceError: the log cannot be read.
+    """
+    name = head.stream.removeprefix(f"{SESSION_KIND}/")
     damaged = ListedSession(session=SessionId(name), status="damaged", version=head.version, began_at=0, at=0)
     try:
         first = await store.read_stream(head.stream, limit=FIRST_EVENTS)

@@ -34,12 +34,14 @@ from refold.events.session.state import SessionState, calls_awaiting_approval, r
 from refold.inspection.log_reading import Batches, opened, session_head
 from refold.inspection.session_view import list_sessions
 from refold.inspection.summaries import call_words
+from refold.keeping.deletion import OwnedLog, delete_from
 from refold.remote.follow import POLL_S, Changes
 from refold.remote.protocol import (
     Inbox,
     InboxCancel,
     InboxCommand,
     InboxDecide,
+    InboxDelete,
     InboxEntry,
     InboxOutcome,
     InboxSend,
@@ -49,7 +51,7 @@ from refold.remote.protocol import (
     named_event,
     session_command,
 )
-from refold.sessions.reads import waiting_below
+from refold.sessions.reads import sessions_below
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.file import absolute
@@ -112,7 +114,7 @@ async def give(
     clock = clock if clock is not None else SystemClock()
     inbox = Inbox(sqlite_file.absolute(log), clock)
     async with opened(log) as store:
-        if not may_begin:
+        if not may_begin and not isinstance(command, InboxDelete):
             await _require_session(store, inbox, session)
     sqlite_file.look_at(sqlite_file.absolute(log))  # A symbolic link would have its inbox beside itself.
     entry = await inbox.put(session, command, key if key is not None else uuid.uuid4().hex)
@@ -249,7 +251,7 @@ class OutcomeWatch:
                 future.set_result(outcome)
 
 
-async def perform_directly(store: EventStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
+async def perform_directly(store: SQLiteStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
     """Perform a session's rows in order, as far as that can be done without a runtime; the others stay.
 
     Raises:
@@ -263,7 +265,7 @@ async def perform_directly(store: EventStore, inbox: Inbox, session: SessionId, 
 class _Round:
     """One pass over the rows of a session."""
 
-    def __init__(self, store: EventStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
+    def __init__(self, store: SQLiteStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
         self._store = store
         self._inbox = inbox
         self._session = session
@@ -273,10 +275,15 @@ class _Round:
 
     async def perform(self) -> bool:
         """Perform what can be; return whether another pass may do more, after a cancellation overtook others."""
+        waiting = await self._inbox.waiting(self._session)
+        for entry in waiting:
+            if isinstance(entry.command, InboxDelete):  # It takes the others along, wherever it stands.
+                await self._inbox.finish(entry, await self._deleted(entry, entry.command))
+                return True
         state = await self._durable_state()
         if state.version == 0:
             return False
-        for entry in await self._inbox.waiting(self._session):
+        for entry in waiting:
             if self._ahead and isinstance(entry.command, InboxCancel):
                 state = await self._durable_state()
                 self._ahead = False
@@ -285,10 +292,20 @@ class _Round:
             state = await self._perform_one(state, entry)
         return False
 
+    async def _deleted(self, entry: InboxEntry, command: InboxDelete) -> InboxOutcome:
+        log = OwnedLog(store=self._store, inbox=self._inbox.file, clock=self._clock)
+        try:
+            return await delete_from(log, self._session, cancel=command.cancel, row=entry.name)
+        except (CommandRejected, ConfigError) as error:
+            return Refused(message=str(error))
+
     async def _perform_one(self, state: SessionState, entry: InboxEntry) -> SessionState:
         """Perform a row on `state`, which is used up, and return the state after it."""
-        if isinstance(entry.command, Refused) or entry.command is None:
-            await self._inbox.finish(entry, entry.command or Refused(message="the row holds no command"))
+        if isinstance(entry.command, Refused | InboxDelete) or entry.command is None:
+            refusal = (
+                entry.command if isinstance(entry.command, Refused) else Refused(message="the row holds no command")
+            )
+            await self._inbox.finish(entry, refusal)
             return state
         version = state.version
         outcome: InboxOutcome
@@ -365,7 +382,7 @@ async def awaited_decisions(
             await session_head(store, session)
             names = [SessionId(session)]
             if below:
-                names += [name async for name in waiting_below(store, SessionId(session))]
+                names += [name async for name in sessions_below(store, SessionId(session), with_pending=True)]
         else:
             # What has ended waits for no person; what is open or parked may, beside other calls at work.
             names = [

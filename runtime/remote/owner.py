@@ -21,15 +21,17 @@ from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigErr
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
 from refold.events.session.commands import SendInput
 from refold.events.session.core import SESSION_KIND
+from refold.keeping.deletion import delete_in
 from refold.remote.follow import Changes
 from refold.remote.protocol import (
     Inbox,
     InboxCancel,
-    InboxCommand,
+    InboxDelete,
     InboxEntry,
     InboxOutcome,
     InboxSend,
     Refused,
+    SessionRow,
     done,
     key_in_session,
     named_event,
@@ -146,6 +148,9 @@ class InboxReader:
         if isinstance(entry.command, Refused) or entry.command is None:
             return entry.command or Refused(message="the row holds no command")
         try:
+            if isinstance(entry.command, InboxDelete):
+                self._context.require_open()
+                return await delete_in(self._context, entry.session, cancel=entry.command.cancel, row=entry.name)
             return await self._perform_command(entry.session, entry.command, entry.key)
         except (PersistenceError, AskTimeout):
             raise
@@ -158,7 +163,7 @@ class InboxReader:
             self._broke(error, f"a command to session {entry.session}")
             return Refused(message=f"it broke: {type(error).__name__}: {error!s:.200}")
 
-    async def _perform_command(self, session: SessionId, command: InboxCommand, key: str) -> InboxOutcome:
+    async def _perform_command(self, session: SessionId, command: SessionRow, key: str) -> InboxOutcome:
         context = self._context
         stream = stream_name(SESSION_KIND, checked_identifier(session, "session id"))
         context.require_open()

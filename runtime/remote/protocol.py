@@ -25,6 +25,7 @@ from refold.events.session.commands import CancelRun, DecideApproval, SendInput,
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import CancelRequested, SessionEvent, recorded_reason
 from refold.events.session.state import run_of_input
+from refold.keeping.deletion import Deletion
 from refold.sessions.access import Input, aside_command, checked_key, input_blocks, input_content
 from refold.sessions.reads import event_at
 from refold.stores.event_store import EventStore
@@ -72,7 +73,17 @@ class InboxSetAside(msgspec.Struct, frozen=True, kw_only=True, tag="set_aside", 
     reason: str = ""
 
 
-InboxCommand: TypeAlias = InboxSend | InboxCancel | InboxDecide | InboxSetAside
+class InboxDelete(msgspec.Struct, frozen=True, kw_only=True, tag="delete", forbid_unknown_fields=True):
+    """Delete the session, and all other rows that it has; see `refold.keeping.deletion`."""
+
+    cancel: bool = False
+    """End its runs first."""
+
+
+SessionRow: TypeAlias = InboxSend | InboxCancel | InboxDecide | InboxSetAside
+"""What a row says that becomes an event of its session."""
+
+InboxCommand: TypeAlias = SessionRow | InboxDelete
 """What a row says. A field that this Refold does not know is refused, and never ignored."""
 
 
@@ -93,7 +104,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     message: str
 
 
-InboxOutcome: TypeAlias = Done | Refused
+InboxOutcome: TypeAlias = Done | Refused | Deletion
 """What came of a row."""
 
 
@@ -139,7 +150,7 @@ class Inbox:
             raise CommandRejected("a key is not empty; leave it out to have one made")
         checked_key(key)
         cleaned = _cleaned(command)
-        if not isinstance(cleaned, InboxSetAside):  # What that means stands in the log.
+        if not isinstance(cleaned, InboxSetAside | InboxDelete):  # What that means stands in the log.
             session_command(cleaned, key)
         row, new = await self.file.add(
             checked_identifier(session, "session id"),
@@ -179,7 +190,7 @@ class Inbox:
 
 
 def session_command(
-    command: InboxCommand, key: str, named: SessionEvent | None = None
+    command: SessionRow, key: str, named: SessionEvent | None = None
 ) -> tuple[SendInput | CancelRun | DecideApproval | SetContentAside, dict[PayloadHash, bytes]]:
     """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected.
 
@@ -222,7 +233,7 @@ def send_command(content: Input) -> InboxSend:
     return InboxSend(content=tuple(blocks))
 
 
-async def done(store: EventStore, session: SessionId, command: InboxCommand, version: int, new: bool) -> Done:
+async def done(store: EventStore, session: SessionId, command: SessionRow, version: int, new: bool) -> Done:
     """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0."""
     run: RunId | None = None
     if version and isinstance(command, InboxSend):
@@ -250,6 +261,8 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
             )
         case InboxSetAside(reason=reason):
             return msgspec.structs.replace(command, reason=recorded_reason(reason))
+        case InboxDelete():
+            return command
         case InboxDecide(call=call):
             return msgspec.structs.replace(
                 command, call=ToolCallId(clean_text(call)), reason=recorded_reason(command.reason)

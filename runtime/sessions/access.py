@@ -27,7 +27,7 @@ from refold.events.core.content import (
     UserContent,
 )
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import PayloadHash, SessionId, stream_name
+from refold.events.core.ids import PayloadHash, RunId, SessionId, stream_name
 from refold.events.model.payloads import restored, spill
 from refold.events.session.commands import (
     AllowTurn,
@@ -237,3 +237,16 @@ class SessionAccess:
     @property
     def _ref(self) -> ActorRef:
         return self.context.system.ref(self.stream)
+
+
+async def cancel_runs_of(context: RuntimeContext, session: SessionId, reason: str) -> None:
+    """Cancel the run of a session that is under way, and those that begin in its place."""
+    ref = context.system.ref(stream_name(SESSION_KIND, session))
+    while (run := await read_state(ref, _open_run, vital=True)) is not None:  # Behind all that waits in the mailbox.
+        with context.event_bus.follow(session) as follower:
+            await ref.ask(Envelope(CancelRun(run=run, reason=reason), vital=True), block=False)
+            await follower.ended(run)
+
+
+def _open_run(state: SessionState) -> RunId | None:
+    return state.run.id if state.run is not None else None

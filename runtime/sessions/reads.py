@@ -130,12 +130,18 @@ def approvals_in(state: SessionState) -> list[AwaitedApproval]:
     ]
 
 
-async def waiting_below(store: EventStore, session: SessionId) -> AsyncIterator[SessionId]:
-    """Yield the sessions with open work that calls in a session began, and calls in those, and so on."""
+async def sessions_below(
+    store: EventStore, session: SessionId, *, with_pending: bool = False
+) -> AsyncIterator[SessionId]:
+    """Yield the sessions that calls in a session began, and calls in those, and so on.
+
+    Args:
+        with_pending: only those with open work.
+    """
     prefixes = [children_prefix(session)]
     while prefixes:
         prefix = prefixes.pop()
-        for head in await store.list_streams(prefix=f"{SESSION_KIND}/{prefix}", with_pending=True):
+        for head in await store.list_streams(prefix=f"{SESSION_KIND}/{prefix}", with_pending=with_pending):
             found = SessionId(kind_and_identifier(head.stream)[1])
             first = await store.read_stream(head.stream, limit=1)
             if session in await ancestors_of(store, found, first[0]):

@@ -48,7 +48,7 @@ from refold.sessions.access import (
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.sessions.outcome import RunResult, Spent, TurnResult
-from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, event_at, metadata_in, waiting_below
+from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, event_at, metadata_in, sessions_below
 from refold.sessions.run_handle import RunHandle, RunWatcher, begin
 from refold.sessions.stream import RunStream
 from refold.stores.values.backend import PersistenceBackend, save_in
@@ -252,7 +252,7 @@ class Session:
         """
         found = await self._access.read(approvals_in)
         if below:
-            async for name in waiting_below(self._context.store, self.id):
+            async for name in sessions_below(self._context.store, self.id, with_pending=True):
                 found += await SessionAccess(self._context, name).read(approvals_in)
         return found
 

@@ -8,7 +8,7 @@ version, however late it is written. What cannot be written is logged and counte
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from refold.actors.kernel.clock import Clock
 from refold.events.core.content import Message
@@ -64,6 +64,8 @@ class StepSnapshots:
         self.missed = 0
         """Snapshots that were left out, since too many were waiting."""
         self._sessions: OrderedDict[StreamName, FollowedSession] = OrderedDict()
+        self._forgotten: set[StreamName] = set()
+        self._turn = asyncio.Lock()
         self._waiting: asyncio.Queue[RecordedSessionEvent | None] = asyncio.Queue()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
@@ -98,6 +100,22 @@ class StepSnapshots:
         if left:
             log.warning("%d snapshots of turns are not written: %s takes too long", left, self.backend.name)
 
+    async def forget(self, sessions: Sequence[SessionId]) -> int:
+        """Delete the checkpoints of sessions, which were deleted, and return how many there were.
+
+        Raises:
+            PersistenceError: the backend cannot list or delete them.
+        """
+        deleted = 0
+        self._forgotten.update(stream_name(SESSION_KIND, session) for session in sessions)
+        async with self._turn:  # What is being written is there then, and nothing more comes.
+            for session in sessions:
+                self._sessions.pop(stream_name(SESSION_KIND, session), None)
+                for version in await step_versions(self.backend, session):
+                    await self.backend.delete(step_key(session, version))
+                    deleted += 1
+        return deleted
+
     def _left(self) -> list[RecordedSessionEvent | None]:
         return [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]
 
@@ -112,7 +130,8 @@ class StepSnapshots:
     async def _work(self, store: EventStore) -> None:
         while (recorded := await self._waiting.get()) is not None:
             try:
-                await self._write(store, recorded)
+                async with self._turn:
+                    await self._write(store, recorded)
             except asyncio.CancelledError:
                 self._waiting.put_nowait(recorded)  # `close` counts what is left.
                 raise
@@ -128,6 +147,8 @@ class StepSnapshots:
                 )
 
     async def _write(self, store: EventStore, recorded: RecordedSessionEvent) -> None:
+        if recorded.stream in self._forgotten:
+            return
         # In doubt, nothing is kept of a session that was half followed.
         followed = self._sessions.pop(recorded.stream, None) or FollowedSession(recorded.stream)
         if followed.state.version >= recorded.version:  # It stands in the batch of one that was seen before.

@@ -59,7 +59,7 @@ async def exported_lines(
         kept += 1
         digest.update(line)
         yield line
-    async for line in _tombstone_lines(store):
+    async for line in _tombstone_lines(store, streams):
         digest.update(line)
         yield line
     async for batch in stored_batches(store, until_position=end):
@@ -154,7 +154,9 @@ def _payload_line(log: str, name: PayloadHash, payload: bytes) -> bytes:
     return _bounded(payload_line(name, payload), f"the payload {name}")
 
 
-async def _tombstone_lines(store: WholeLog) -> AsyncIterator[bytes]:
+async def _tombstone_lines(store: WholeLog, streams: Collection[str] | None) -> AsyncIterator[bytes]:
+    if streams is not None:  # They are there, so that no tombstone is of one of them.
+        return
     after = 0
     while page := await store.list_tombstones(after_position=after, limit=_NAMES_PER_PAGE):
         for tombstone in page:

@@ -27,8 +27,10 @@ from refold.stores.sqlite.append import (
     ADD_EVENT,
     ADD_PAYLOAD,
     ADD_STREAM,
+    ADD_TOMBSTONE,
     FIND_HEAD,
     HEADS_CACHED_MAX,
+    INDEX_TOMBSTONES,
     MOVE_HEAD,
     EventRow,
     add_rows,
@@ -45,7 +47,6 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 """Longest wait for a step that still waits for its input when the import is given up."""
 
 _FIND_PAYLOAD: Final = "SELECT 1 FROM payloads WHERE hash = ?"
-_ADD_TOMBSTONE: Final = "INSERT INTO tombstones (position, name, version, chain, at) VALUES (?, ?, ?, ?, ?)"
 
 _PRAGMAS: Final = (
     # Until the log is renamed it is nobody's: what a crash leaves of it is thrown away.
@@ -189,7 +190,8 @@ class _Filling:
             case Tombstone(position=position, stream=stream, version=version, chain=chain, at=at):
                 row = (position, stream, version, chain, at)
                 try:
-                    connection.execute(_ADD_TOMBSTONE, row)
+                    connection.execute(INDEX_TOMBSTONES)
+                    connection.execute(ADD_TOMBSTONE, row)
                 except sqlite3.IntegrityError as error:
                     raise self._error(f"the tombstone cannot be kept: {error}") from None
             case _:

@@ -1,4 +1,4 @@
-"""The one place that writes a log: a whole append, or a snapshot, as one function in the writing thread.
+"""The one place that writes a log: an append, a snapshot, a deletion, each as one function in the writing thread.
 
 Read `schema.sql` first. The rules it protects: an append is in the log as a whole or not at all; a stale owner
 writes nothing; and after an error the log itself is asked whether the append is in before the caller is told.
@@ -6,13 +6,13 @@ writes nothing; and after an error the log itself is asked whether the append is
 
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from refold.events.core.errors import LogFormatError, LogInUse, WrongExpectedVersion
+from refold.events.core.errors import LogFormatError, LogInUse, StreamDeleted, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
-from refold.events.core.records import Appended, EncodedBatch, Snapshot, first_chain, next_chain
+from refold.events.core.records import Appended, EncodedBatch, Snapshot, StreamHead, first_chain, next_chain
 from refold.stores.append_rules import FaultPoint
 from refold.stores.sqlite.connection import persistence_error, primary_code
 from refold.stores.sqlite.rewrite import LogPlace
@@ -54,6 +54,20 @@ _DROP_SNAPSHOT_PARTS: Final = """
     AND stream <= (SELECT -(id * 1024 + ?2) FROM streams WHERE name = ?1)
 """
 
+# Made with the first tombstone. It is no part of the schema, so that every Refold reads the file.
+INDEX_TOMBSTONES: Final = "CREATE INDEX IF NOT EXISTS tombstones_by_name ON tombstones (name)"
+ADD_TOMBSTONE: Final = "INSERT INTO tombstones (position, name, version, chain, at) VALUES (?, ?, ?, ?, ?)"
+_IS_DELETED: Final = "SELECT 1 FROM tombstones WHERE name = ?"
+_LAST_OF_STREAM: Final = "SELECT max(position) FROM events WHERE stream = ?"
+_DELETE_STREAM: Final = (
+    "DELETE FROM snapshots WHERE stream = ?1 OR stream BETWEEN -(?1 * 1024 + 1023) AND -(?1 * 1024 + 1)",
+    "DELETE FROM events WHERE stream = ?1",
+    "DELETE FROM streams WHERE id = ?1",
+)
+_NAMES_PAYLOAD: Final = "SELECT 1 FROM events WHERE position > ? AND instr(data, ?) LIMIT 1"
+_DELETE_PAYLOAD: Final = "DELETE FROM payloads WHERE hash = ?"
+_NOTE_REMOVED: Final = "UPDATE log SET removed_position = max(removed_position, ?)"
+
 EventRow = tuple[int, int, int, int, int, str, str | None, str | None, bytes | None, str | None]
 _Head = tuple[int, int, bytes, str]
 """The end of a stream: its id, version, chain and pending keys."""
@@ -82,6 +96,7 @@ class LogWriter:
 
         Raises:
             WrongExpectedVersion: a stream is at another version; nothing was written.
+            StreamDeleted: a stream was deleted; nothing was written.
             LogInUse: the log has a newer owner; nothing was written.
             LogFormatError: the log is damaged; nothing was written.
             PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
@@ -158,6 +173,8 @@ class LogWriter:
                     "restore it from a backup"
                 )
             return row
+        if self._connection.execute(_IS_DELETED, (stream,)).fetchone() is not None:
+            raise StreamDeleted(stream)
         chain = first_chain(stream)
         stream_id = self._connection.execute(ADD_STREAM, (stream, chain)).lastrowid
         assert stream_id is not None
@@ -212,7 +229,7 @@ class LogWriter:
             raise persistence_error(error, failed, outcome_unknown=True) from error
 
     def change_beside(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Change tables that hold no events, in one transaction of their own.
+        """Change tables beside appends, in one transaction of their own.
 
         Raises:
             LogInUse: the log has a newer owner; nothing was written.
@@ -233,6 +250,50 @@ class LogWriter:
                 unknown = committing or primary_code(error) == sqlite3.SQLITE_IOERR
                 raise persistence_error(error, f"the change of {self._log} failed", outcome_unknown=unknown) from error
             raise
+
+    def delete_streams(
+        self, streams: Sequence[StreamHead], payloads: Iterable[PayloadHash], after_position: int, at: int
+    ) -> int:
+        """Delete streams and payloads in one transaction, and return how many payloads went; see `ErasableLog`.
+
+        Raises:
+            WrongExpectedVersion: a stream has another end; nothing was deleted.
+            LogInUse: the log has a newer owner; nothing was deleted.
+            PersistenceError: as `change_beside`.
+        """
+        gone = 0
+
+        def delete(connection: sqlite3.Connection) -> None:
+            nonlocal gone
+            connection.execute(INDEX_TOMBSTONES)
+            for head in streams:
+                row = connection.execute(FIND_HEAD, (head.stream,)).fetchone()
+                if row is None or (row[1], row[2]) != (head.version, head.chain):
+                    raise WrongExpectedVersion(head.stream, head.version, row[1] if row is not None else 0)
+                (position,) = connection.execute(_LAST_OF_STREAM, (row[0],)).fetchone()
+                for statement in _DELETE_STREAM:
+                    connection.execute(statement, (row[0],))
+                connection.execute(ADD_TOMBSTONE, (position, head.stream, head.version, head.chain, at))
+                connection.execute(_NOTE_REMOVED, (position,))
+            for payload in payloads:
+                if connection.execute(_NAMES_PAYLOAD, (after_position, payload)).fetchone() is None:
+                    gone += connection.execute(_DELETE_PAYLOAD, (payload,)).rowcount
+
+        try:
+            self.change_beside(delete)
+        finally:
+            self._heads.clear()
+        return gone
+
+    def empty_wal(self) -> bool:
+        """Copy the WAL into the log and empty it, unless a reader needs it; do not wait for one."""
+        (busy_timeout,) = self._connection.execute("PRAGMA busy_timeout").fetchone()
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {busy_timeout}")
+        return not busy
 
     def rescue(self) -> bool:
         """Copy the WAL, which has lost its name, into the log; return whether all of it is there now."""

@@ -247,6 +247,18 @@ class InboxFile:
 
         return bool(await self._run(delete, "cannot be changed", writing=True))
 
+    async def forget(self, sessions: Sequence[str], *, keep: RowName | None = None) -> int:
+        """Remove all rows of sessions, performed or not, save `keep`; return how many there were."""
+        if self._status() is None:
+            return 0
+
+        def delete(connection: sqlite3.Connection) -> int:
+            kept = keep.id if keep is not None else 0
+            rows = [(session, kept) for session in sessions]
+            return connection.executemany("DELETE FROM commands WHERE session = ? AND id <> ?", rows).rowcount
+
+        return await self._run(delete, "cannot be changed", writing=True) or 0
+
     async def _run(self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False) -> T | None:
         """Run `work` in a transaction and return its result; None where there is no file, or nothing in it to read.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from refold.events.core.ids import EventRef, PayloadHash, StreamName
 from refold.events.core.records import Snapshot, StoredEvent, StreamHead
@@ -38,6 +38,7 @@ _REMOVED_POSITION: Final = "SELECT removed_position FROM log"
 _LIST_TOMBSTONES: Final = """
     SELECT position, name, version, chain, at FROM tombstones WHERE position > ? ORDER BY position LIMIT ?
 """
+_FIND_TOMBSTONE: Final = "SELECT position, name, version, chain, at FROM tombstones WHERE name = CAST(? AS TEXT)"
 _LOAD_SNAPSHOT: Final = """
     SELECT stream, snapshots.version, snapshots.chain, fold_version, state FROM snapshots
     WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT))
@@ -127,7 +128,15 @@ def removed_position(connection: sqlite3.Connection) -> int:
 
 
 def list_tombstones(connection: sqlite3.Connection, after_position: int, limit: int) -> list[Tombstone]:
-    rows = connection.execute(_LIST_TOMBSTONES, (_bounded(after_position), _limit(limit))).fetchall()
+    return _tombstones(connection.execute(_LIST_TOMBSTONES, (_bounded(after_position), _limit(limit))).fetchall())
+
+
+def find_tombstone(connection: sqlite3.Connection, stream: str) -> Tombstone | None:
+    found = _tombstones(connection.execute(_FIND_TOMBSTONE, (_text(stream),)).fetchmany(1))
+    return found[0] if found else None
+
+
+def _tombstones(rows: Sequence[Sequence[Any]]) -> list[Tombstone]:
     tombstones: list[Tombstone] = []
     for row in rows:
         _require_types(row, (int, bytes, int, bytes, int), f"the tombstone at position {row[0]}")

@@ -324,6 +324,28 @@ class SQLiteStore:
             f"the tombstones of {self._name} cannot be listed", sqlite_read.list_tombstones, after_position, limit
         )
 
+    async def find_tombstone(self, stream: str) -> Tombstone | None:
+        """Return what a deleted stream was, or None if no stream of that name was deleted."""
+        failed = f"the tombstones of {self._name} cannot be read"
+        return await self._read(failed, sqlite_read.find_tombstone, stream)
+
+    async def delete_streams(
+        self, streams: Sequence[StreamHead], payloads: Iterable[PayloadHash], *, after_position: int, at: int
+    ) -> int:
+        """Delete streams with their snapshots, and payloads, in one transaction; see `ErasableLog`."""
+        writing, ends, names = self._require_writing(), tuple(streams), tuple(payloads)
+        with _called(self._log, self._name):
+            return await writing.write(
+                lambda writer: writer.delete_streams(ends, names, after_position, at),
+                f"streams of {self._name} cannot be deleted",
+            )
+
+    async def empty_wal(self) -> bool:
+        """Bring the WAL into the file and empty it, unless a reader needs it; return whether it is empty."""
+        writing = self._require_writing()
+        with _called(self._log, self._name):
+            return await writing.write(LogWriter.empty_wal, f"the WAL of {self._name} cannot be emptied")
+
     async def find_damage(self) -> list[str]:
         """Return what SQLite finds wrong with the file, one line each; none if it is sound. Reads the whole file.
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, command
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from refold.inspection.check import CheckReport
+
+
+NAMED: Final = 20
+"""So many deleted streams are named."""
 
 
 @command
@@ -21,8 +25,10 @@ async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption =
     own kinds of actors are decoded and folded (INV6) where --kind names their core. Exits 2 where no
     stream of the log is of a kind that --kind names.
 
-    JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], kinds_without_streams,
-    problems_found, problems: [{kind, stream, version, position, message}]}.
+    Streams that were deleted are named; what their tombstones say of them is checked, too.
+
+    JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], kinds_without_streams, deleted,
+    deleted_streams, problems_found, problems: [{kind, stream, version, position, message}]}.
     """
     from refold.inspection.check import check_log
 
@@ -60,6 +66,10 @@ def _write_report(report: "CheckReport") -> None:
     for left_out in report.not_decoded:
         streams = counted(left_out.streams, "stream")
         write_paragraph(to, f"not decoded: kind {left_out.kind!r} ({streams}); versions and chain were checked")
+    if report.deleted:
+        named = ", ".join(map(one_line, report.deleted_streams[:NAMED]))
+        more = f" and {report.deleted - NAMED:,} more" if report.deleted > NAMED else ""
+        write_paragraph(to, f"deleted: {counted(report.deleted, 'stream')} ({named}{more})")
     counts = ", ".join(
         (
             counted(report.streams, "stream"),

@@ -1,6 +1,8 @@
 """`refold sessions LOG`: the sessions in a log."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
 from refold.commands.output import cell, console, table, write_json, write_table
@@ -11,12 +13,19 @@ if TYPE_CHECKING:
 
 
 @command
-async def sessions(log: LogArgument, as_json: JsonOption = False) -> int:
+async def sessions(
+    log: LogArgument,
+    deleted: Annotated[bool, typer.Option("--deleted", help="List those that were deleted instead.")] = False,
+    as_json: JsonOption = False,
+) -> int:
     """List the sessions of a log.
 
     They stand in order of their names. The status is how the last run ended (completed, failed, cancelled), or: idle,
     no run yet; open, a run has work in flight, or will have once a runtime opens the log; waiting, for an
     approval or its next step; parked, until a person decides; damaged, see `refold check`.
+
+    With --deleted those stand there of which only a tombstone is left: how many events they had, and, as the time of
+    the last one, when they were deleted.
 
     One that a call of a subagent began is listed with the session of that call, its parent.
 
@@ -24,21 +33,21 @@ async def sessions(log: LogArgument, as_json: JsonOption = False) -> int:
     microseconds since the epoch.
     """
     from refold.inspection.log_reading import opened
-    from refold.inspection.session_view import list_sessions
+    from refold.inspection.session_view import deleted_sessions, list_sessions
 
     async with opened(log) as store:
-        listed = await list_sessions(store)
+        listed = await (deleted_sessions(store) if deleted else list_sessions(store))
         if as_json:
             write_json({"log": store.name, "sessions": listed})
         else:
-            _write_table(listed)
+            _write_table(listed, deleted)
     return EXIT_OK
 
 
-def _write_table(listed: "list[ListedSession]") -> None:
+def _write_table(listed: "list[ListedSession]", deleted: bool) -> None:
     to = console()
     if not listed:
-        to.print("the log has no sessions")
+        to.print("no session was deleted from the log" if deleted else "the log has no sessions")
         return
     with_parents = any(session.parent for session in listed)
     rows = table("SESSION", *(["PARENT"] if with_parents else []), "STATUS", "#EVENTS", "LAST EVENT", "FIRST INPUT")

@@ -1,0 +1,71 @@
+"""`refold delete LOG SESSION`: what was said in a session cannot be read any more."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell_given
+
+if TYPE_CHECKING:
+    from refold.keeping.deletion import Deletion
+
+
+@command
+async def delete(
+    log: LogArgument,
+    session: SessionArgument,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Also where a run is open, which ends as cancelled.")
+    ] = False,
+    key: KeyOption = None,
+    timeout_s: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Delete a session, so that nothing of what was said in it can be read in the log any more.
+
+    The sessions that its calls began go with it, and so do snapshots, what is kept once for it alone, and its commands
+    in the inbox. A tombstone stays: `refold check` still says sound, and the name is not used again. The runtime that
+    owns the log does it; where none does, the log is changed directly. Streams that are not sessions, such as memories,
+    stay as they are; those that keep something of the session are named. Backups, exports and archives are not
+    reached.
+
+    Exits 1 if a run is open, or the session goes with another one. Exits 3 if the runtime that owns the log does not
+    do it in time; the command stays in the inbox then. Done once more, it completes what was interrupted.
+
+    JSON: {log, session, streams, deleted_before, events, payloads, shared_payloads, checkpoints, commands, named_in:
+    [{stream, events, versions}], wiped}.
+    """
+    from refold.keeping.deletion import Deletion
+    from refold.remote.protocol import InboxDelete
+
+    what = await given(log, session, InboxDelete(cancel=cancel), key, timeout_s)
+    if not isinstance(what.outcome, Deletion):
+        return tell_given(log, what, f"session {one_line(session)} is deleted", as_json, goes_on=False)
+    if as_json:
+        write_json({"log": str(log), **deletion_members(what.outcome)})
+    else:
+        _write(what.outcome)
+    return EXIT_OK
+
+
+def deletion_members(deletion: "Deletion") -> dict[str, object]:
+    """Return what a JSON document says of a deletion."""
+    return {name: getattr(deletion, name) for name in deletion.__struct_fields__}
+
+
+def _write(deletion: "Deletion") -> None:
+    to = console()
+    children = f" with {counted(len(deletion.streams) - 1, 'child session')}" if len(deletion.streams) > 1 else ""
+    if deletion.deleted_before:
+        write_paragraph(to, f"session {one_line(deletion.session)} had been deleted{children}", style="bold")
+    else:
+        counts = ", ".join((counted(deletion.events, "event"), counted(deletion.payloads, "payload")))
+        write_paragraph(to, f"deleted session {one_line(deletion.session)}{children}: {counts}", style="bold")
+    for named in deletion.named_in:
+        write_paragraph(to, f"{one_line(named.stream)} stays, and names it in {counted(named.events, 'event')}")
+    if not deletion.wiped:
+        write_paragraph(
+            to, "another process reads the log, so that the WAL beside it still holds the session; delete it once more"
+        )

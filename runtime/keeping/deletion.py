@@ -1,0 +1,295 @@
+"""Deleting a session: what was said in it cannot be read any more, in the log or beside it.
+
+    await runtime.delete("alice")                       # Beside runs of other sessions.
+    await delete_session("events.db", "alice")          # Where no runtime owns the log.
+
+Read `refold.stores.keeping.erasing` first. With a session go the sessions that its calls began, their snapshots, the
+payloads that only they name, their checkpoints of turns and their commands in the inbox. Then the WAL is brought into
+the file and emptied: SQLite overwrites what is deleted with zeros there (`secure_delete`). The rules: a session with an
+open run is refused, unless its runs are cancelled first; a child goes with its parent only; and what memories, graphs
+and other streams keep of a session stays, but is named.
+"""
+
+import os
+import re
+from collections.abc import Collection, Sequence, Set
+from contextlib import suppress
+from typing import Final, cast
+
+import msgspec
+
+from refold.actors.agent.subsession import children_prefix, parent_in
+from refold.actors.kernel.clock import Clock, SystemClock
+from refold.context import RuntimeContext
+from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.core.ids import PayloadHash, SessionId, StreamName, checked_identifier, stream_name
+from refold.events.core.records import StreamHead
+from refold.events.session.core import SESSION_KIND
+from refold.guarded_store import ContainedStore
+from refold.inspection.log_reading import Streams, kind_of, session_head
+from refold.inspection.session_view import ListedSession, listed_session
+from refold.sessions.access import cancel_runs_of
+from refold.sessions.reads import sessions_below
+from refold.stores.event_store import ErasableLog, EventStore
+from refold.stores.keeping.erasing import EVENTS_PER_PAGE, erase
+from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.inbox import InboxFile, RowName
+from refold.stores.sqlite.store import SQLiteStore
+
+OPEN: Final = frozenset({"open", "waiting", "parked"})
+"""The statuses of sessions whose run has not ended."""
+
+WIPE_TRIES: Final = 30
+"""So often it is tried to empty the WAL, which other processes keep full while they read the log."""
+
+WIPE_PAUSE_S: Final = 0.1
+
+VERSIONS_NAMED_MAX: Final = 100
+"""Of so many events of one stream the versions are named."""
+
+# A memory tool's key is that of its call (`refold.agents.memory_tools`); other events name a stream, or an event of it.
+_NAMED = re.compile(
+    rb'"call ((?:[^"\\]|\\.)*)/call_\d+_\d+(?: \w+)?"|"' + SESSION_KIND.encode() + rb'/((?:[^"\\]|\\.)*?)(?:@\d+)?"'
+)
+
+
+class NamedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of another stream that a deleted session led to, or that name it; they stay."""
+
+    stream: StreamName
+    events: int
+    versions: tuple[int, ...]
+    """Of the first `VERSIONS_NAMED_MAX` of them."""
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True, tag="deleted"):
+    """What was deleted, and what stays."""
+
+    session: SessionId
+    streams: tuple[StreamName, ...]
+    """The session's, and those of the sessions that its calls began."""
+    deleted_before: bool = False
+    """They had been deleted before; what was left to do then is done now."""
+    events: int = 0
+    payloads: int = 0
+    shared_payloads: int = 0
+    """Stay, since other sessions name them, too."""
+    checkpoints: int = 0
+    """Checkpoints of turns that were deleted from the runtime's `step_snapshots`."""
+    commands: int = 0
+    """That were removed from the inbox."""
+    named_in: tuple[NamedIn, ...] = ()
+    wiped: bool = True
+    """Whether nothing of it stands in the WAL any more. It does as long as another process reads the log at an earlier
+    moment; the end of the runtime, or deleting once more, wipes it."""
+
+
+class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A log that this process may change."""
+
+    store: ErasableLog
+    inbox: InboxFile | None
+    """None = the log is no file."""
+    clock: Clock
+    kept: Collection[PayloadHash] = ()
+    """Payloads that stay, whoever names them."""
+
+
+async def delete_session(
+    log: str | os.PathLike[str],
+    session: str,
+    *,
+    cancel: bool = False,
+    wait_for_log_s: float = 0.0,
+    clock: Clock | None = None,
+) -> Deletion:
+    """Delete a session from a log that no runtime owns.
+
+    Args:
+        log: path of the log's file.
+        session: its name.
+        cancel: delete it although a run is open, which then never goes on.
+        wait_for_log_s: how long to wait for a runtime to release the log.
+        clock: stamps the tombstone; None = the machine's.
+
+    Raises:
+        ConfigError: the log has no such session.
+        CommandRejected: a run is open, or the session belongs to another one.
+        LogInUse: a runtime owns the log; ask it, by `AgentRuntime.delete` or `refold delete`.
+        PersistenceError: the log cannot be read or written; what was begun is completed by the next call.
+    """
+    async with await SQLiteStore.open(log, wait_for_log_s=wait_for_log_s) as store:
+        return await delete_from(owned(store, log, clock), session, cancel=cancel)
+
+
+def owned(store: EventStore, log: object, clock: Clock | None, kept: Collection[PayloadHash] = ()) -> OwnedLog:
+    """Return an open log as it can be deleted from.
+
+    Args:
+        log: what a user named it by: its path, `":memory:"` or the store.
+
+    Raises:
+        ConfigError: it is a store of the user's that cannot delete streams.
+    """
+    whole = store.contained if isinstance(store, ContainedStore) else store
+    if not hasattr(whole, "delete_streams"):
+        raise ConfigError(
+            f"nothing can be deleted from the store {store.name}: it lacks the methods of "
+            "refold.stores.event_store.ErasableLog"
+        )
+    is_file = isinstance(log, str | os.PathLike) and log != ":memory:"
+    inbox = InboxFile(absolute(cast("str | os.PathLike[str]", log))) if is_file else None
+    return OwnedLog(store=cast("ErasableLog", whole), inbox=inbox, clock=clock or SystemClock(), kept=kept)
+
+
+async def delete_from(log: OwnedLog, session: str, *, cancel: bool, row: RowName | None = None) -> Deletion:
+    """Delete a session where nothing works for it.
+
+    Args:
+        cancel: delete it although a run is open.
+        row: of the inbox, which stays: the command to delete.
+
+    Raises:
+        ConfigError: the log has no such session.
+        CommandRejected: a run is open, the session belongs to another one, or it went on meanwhile.
+        PersistenceError: the log cannot be read or written; what was begun is completed by the next call.
+    """
+    name = SessionId(checked_identifier(session, "session id"))
+    if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is not None:
+        return await _completed(log, Deletion(session=name, streams=await _deleted(log.store, name)), row, before=True)
+    family = await family_of(log.store, name)
+    if not cancel:
+        await _require_ended(log.store, family)
+    names = {head.stream for head in family}
+    named_in = await mentions(log.store, names)
+    erased = await erase(log.store, [family], at=log.clock.now_us(), kept=log.kept)
+    if erased.went_on:
+        raise CommandRejected(f"session {name!r} went on while it was to be deleted; try again")
+    deletion = Deletion(
+        session=name,
+        streams=tuple(head.stream for head in family),
+        events=erased.events,
+        payloads=erased.payloads,
+        shared_payloads=erased.shared_payloads,
+        named_in=named_in,
+    )
+    return await _completed(log, deletion, row)
+
+
+async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, row: RowName | None = None) -> Deletion:
+    """Delete a session of a runtime that is open on this event loop; as `delete_from`, beside all else."""
+    log = owned(context.store, context.settings.log, context.system.clock, context.configured_payloads())
+    name = SessionId(checked_identifier(session, "session id"))
+    sessions = [name]
+    if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is None:
+        family = await family_of(log.store, name)
+        sessions = [SessionId(head.stream.removeprefix(f"{SESSION_KIND}/")) for head in family]
+        for each in sessions if cancel else ():
+            await cancel_runs_of(context, each, "the session is deleted")
+        if not cancel:
+            await _require_ended(log.store, family)
+        await let_go(context, sessions)
+    deletion = await delete_from(log, name, cancel=cancel, row=row)
+    deleted = [SessionId(stream.removeprefix(f"{SESSION_KIND}/")) for stream in deletion.streams]
+    await let_go(context, deleted)  # What came for it meanwhile has found it deleted, or was before it.
+    return msgspec.structs.replace(deletion, checkpoints=await context.forget_steps(deleted))
+
+
+async def let_go(context: RuntimeContext, sessions: Sequence[SessionId]) -> None:
+    """Have nothing of sessions in memory."""
+    live = context.system.live()
+    for stream in (stream_name(SESSION_KIND, session) for session in sessions):
+        if stream in live:
+            await context.system.ref(stream).stop(block=False)
+
+
+async def family_of(store: EventStore, session: SessionId) -> list[StreamHead]:
+    """Return the ends of the streams of a session and of all that its calls began, its own first.
+
+    Raises:
+        ConfigError: the log has no such session.
+        CommandRejected: it is one that a call of another session began.
+    """
+    head = await session_head(store, session)
+    first = await store.read_stream(head.stream, limit=1)
+    parent = parent_in(first[0]) if first else None
+    if parent is not None and await store.head(stream_name(SESSION_KIND, parent)) is not None:
+        raise CommandRejected(f"session {session!r} was begun by a call in session {parent!r} and goes with that one")
+    return [head, *await children_of(store, session)]
+
+
+async def children_of(store: EventStore, session: SessionId) -> list[StreamHead]:
+    """Return the ends of the streams of all sessions that calls in a session began, and calls in those."""
+    found = [await store.head(stream_name(SESSION_KIND, child)) async for child in sessions_below(store, session)]
+    return [head for head in found if head is not None]
+
+
+async def _require_ended(store: EventStore, family: Sequence[StreamHead]) -> None:
+    for head in family:
+        if is_open(listed := await listed_session(store, head)):
+            raise CommandRejected(
+                f"session {listed.session!r} has a run that has not ended ({listed.status}); cancel it first, or say "
+                "that it is to be cancelled"
+            )
+
+
+def is_open(listed: ListedSession) -> bool:
+    """Tell whether something is to go on in a session: a run, or an input for a later time."""
+    return listed.status in OPEN or bool(listed.pending)
+
+
+async def mentions(store: EventStore, streams: Set[StreamName]) -> tuple[NamedIn, ...]:
+    """Return where other streams than sessions name some sessions, or keep what calls in them gave."""
+    found: list[NamedIn] = []
+    async for head in Streams(store):
+        if kind_of(head.stream) == SESSION_KIND:
+            continue
+        versions: list[int] = []
+        version = 0
+        while page := await store.read_stream(head.stream, after_version=version, limit=EVENTS_PER_PAGE):
+            for event in page:
+                causes = [StreamName((ref or "").rpartition("@")[0]) for ref in (event.causation, event.correlation)]
+                if not streams.isdisjoint([*causes, *_named_streams(event.data)]):
+                    versions.append(event.version)
+            version = page[-1].version
+        if versions:
+            kept = tuple(versions[:VERSIONS_NAMED_MAX])
+            found.append(NamedIn(stream=head.stream, events=len(versions), versions=kept))
+    return tuple(found)
+
+
+def _named_streams(data: bytes) -> list[StreamName]:
+    names: list[StreamName] = []
+    for called, named in _NAMED.findall(data):
+        with suppress(msgspec.MsgspecError):  # It may only look like a name.
+            names.append(stream_name(SESSION_KIND, msgspec.json.decode(b'"' + (called or named) + b'"', type=str)))
+    return names
+
+
+async def _deleted(store: ErasableLog, session: SessionId) -> tuple[StreamName, ...]:
+    """Return the streams that were deleted with a session, its own first; of very long names not those of all."""
+    own = stream_name(SESSION_KIND, session)
+    below = stream_name(SESSION_KIND, children_prefix(session))
+    found: list[StreamName] = []
+    position = 0
+    while page := await store.list_tombstones(after_position=position, limit=EVENTS_PER_PAGE):
+        found += [each.stream for each in page if each.stream.startswith(below)]
+        position = page[-1].position
+    return (own, *found)
+
+
+async def _completed(log: OwnedLog, deletion: Deletion, row: RowName | None, *, before: bool = False) -> Deletion:
+    """Do what comes after the transaction, again where an earlier process died before it."""
+    sessions = [stream.removeprefix(f"{SESSION_KIND}/") for stream in deletion.streams]
+    commands = await log.inbox.forget(sessions, keep=row) if log.inbox is not None else 0
+    wiped = await wipe(log)
+    return msgspec.structs.replace(deletion, deleted_before=before, commands=commands, wiped=wiped)
+
+
+async def wipe(log: OwnedLog) -> bool:
+    """Empty the WAL, waiting a while for readers; return whether it is empty."""
+    for _ in range(WIPE_TRIES):
+        if await log.store.empty_wal():
+            return True
+        await log.clock.sleep(WIPE_PAUSE_S)
+    return False

@@ -1,0 +1,146 @@
+"""Whole streams are deleted: their events, snapshots and payloads go, and a tombstone says what they were.
+
+Read `refold.stores.event_store.ErasableLog` first. A tombstone keeps the version and the chain of a stream's end. The
+chain covers every batch of the stream, so that who has a copy of it, such as an archive, can prove of each event that
+it is the one that was deleted. The rules: a family of streams is deleted in one transaction, so that each of them is
+there whole or not at all, however the process ends; a payload goes with the last stream that names it, and stays where
+a stream that stays names it; and what fails half-way is completed when it is asked for again.
+"""
+
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence, Set
+
+import msgspec
+
+from refold.events.core.errors import WrongExpectedVersion
+from refold.events.core.ids import PayloadHash, StreamName
+from refold.events.core.records import StreamHead
+from refold.stores.event_store import ErasableLog, EventStore
+from refold.stores.past_state import last_position
+
+EVENTS_PER_PAGE = 1_000
+
+EVENTS_PER_TRANSACTION = 20_000
+"""Families are deleted together until they have so many events."""
+
+_NAMES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+Family = Sequence[StreamHead]
+"""The ends of streams that are deleted together, a session's and its children's for instance."""
+
+
+class Erased(msgspec.Struct, kw_only=True):
+    """What was deleted."""
+
+    families: list[Family] = []
+    went_on: list[Family] = []
+    """Stay, since something was appended to them meanwhile."""
+    events: int = 0
+    payloads: int = 0
+    shared_payloads: int = 0
+    """Stay, since streams that stay name them, too."""
+
+
+async def erase(
+    store: ErasableLog, families: Sequence[Family], *, at: int, kept: Collection[PayloadHash] = ()
+) -> Erased:
+    """Delete families of streams, and the payloads that only they name.
+
+    The log is read once, unless all of their payloads are found to be shared before its end.
+
+    Args:
+        store: the log.
+        families: no stream stands in two of them.
+        at: the time, microseconds since the epoch, UTC.
+        kept: payloads that stay in any case.
+
+    Raises:
+        PersistenceError: the log cannot be read or written. What was deleted before stays deleted.
+    """
+    erased = Erased()
+    end = await last_position(store)
+    named = [(family, await _payloads_of(store, family)) for family in families]
+    users = Counter(payload for _, payloads in named for payload in payloads)
+    shared = users.keys() & set(kept)
+    doomed = {head.stream for family in families for head in family}
+    shared |= await _named_beside(store, users.keys() - shared, doomed, end)
+    groups = deque(_groups(named))
+    while groups:
+        group = groups.popleft()
+        for _, payloads in group:
+            users.subtract(payloads)
+        only = {payload for _, payloads in group for payload in payloads if not users[payload]} - shared
+        heads = [head for family, _ in group for head in family]
+        try:
+            erased.payloads += await store.delete_streams(heads, sorted(only), after_position=end, at=at)
+        except WrongExpectedVersion:
+            for _, payloads in group:
+                users.update(payloads)
+            if len(group) > 1:  # The others have nothing to do with the one that went on.
+                groups.extendleft([each] for each in reversed(group))
+            else:
+                erased.went_on.append(group[0][0])
+            continue
+        erased.families += [family for family, _ in group]
+        erased.events += sum(head.version for head in heads)
+    erased.shared_payloads = len(shared)
+    return erased
+
+
+_Named = tuple[Family, set[PayloadHash]]
+"""A family, and the payloads that it names."""
+
+
+def _groups(named: Sequence[_Named]) -> Iterator[list[_Named]]:
+    group: list[_Named] = []
+    size = 0
+    for family, payloads in named:
+        group.append((family, payloads))
+        size += sum(head.version for head in family)
+        if size >= EVENTS_PER_TRANSACTION:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+async def _payloads_of(store: EventStore, family: Family) -> set[PayloadHash]:
+    """Return the payloads that the events of streams name, or that these payloads name in turn."""
+    found: set[PayloadHash] = set()
+    for head in family:
+        version = 0
+        while page := await store.read_stream(head.stream, after_version=version, limit=EVENTS_PER_PAGE):
+            found.update(name for event in page for name in payload_names(event.data))
+            version = page[-1].version
+    there: set[PayloadHash] = set()
+    while found:
+        name = found.pop()
+        for data in (await store.read_payloads([name])).values():
+            there.add(name)
+            found.update(set(payload_names(data)) - there)
+    return there
+
+
+async def _named_beside(
+    store: EventStore, payloads: Set[PayloadHash], doomed: Set[StreamName], until: int
+) -> set[PayloadHash]:
+    """Return those of some payloads that other streams name in events up to a position."""
+    shared: set[PayloadHash] = set()
+    wanted = set(payloads)
+    position = 0
+    while wanted and position < until:
+        page = await store.read_all(after_position=position, limit=EVENTS_PER_PAGE)
+        if not page:
+            break
+        for event in page:
+            if event.stream not in doomed:
+                shared |= wanted.intersection(payload_names(event.data))
+        wanted -= shared
+        position = page[-1].position
+    return shared
+
+
+def payload_names(data: bytes) -> list[PayloadHash]:
+    """Return each text in an event or a payload that may be the name of a payload."""
+    return [PayloadHash(name.decode()) for name in _NAMES.findall(data)]

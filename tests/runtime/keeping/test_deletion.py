@@ -1,0 +1,176 @@
+"""Deleting a session: nothing of what was said in it is in any file afterwards, and all else is as it was."""
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from refold import AgentConfig, AgentRuntime, Cancelled, CommandRejected, ConfigError, LogInUse
+from refold.actors import SystemClock
+from refold.events.core.errors import StreamDeleted
+from refold.keeping import delete_session, deletion
+from refold.remote.protocol import Inbox, InboxSend
+from refold.stores import FileBackend, InMemoryStore
+from tests.conformance import processes
+from tests.conformance.failing_store import FailingStore
+from tests.runtime.command_line import error_of, run
+from tests.runtime.keeping.talks import Waiting, assert_sound, found, mark, talk, talked, talking
+
+
+async def test_a_session_that_is_deleted_beside_others_is_in_no_file(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log, step_snapshots=FileBackend(tmp_path / "steps")) as runtime:
+        await talk(runtime, "alice", "bob")
+        deleted = await runtime.delete("alice")
+        assert deleted.streams[0] == "session/alice"
+        assert len(deleted.streams) == 2, "its child goes with it"
+        assert (deleted.payloads, deleted.deleted_before, deleted.wiped) == (1, False, True)
+        assert deleted.shared_payloads >= 3, "the manual, the prompt, the schemas"
+        assert deleted.checkpoints > 0
+        assert [(named.stream, named.events) for named in deleted.named_in] == [("memory/main", 1)]
+        assert found(tmp_path, "alice") == {}, "already while the runtime goes on"
+        assert await runtime.sessions() == ["bob", deleted.streams[1].replace("session/alice", "bob")]
+        with pytest.raises(StreamDeleted, match="alice was deleted"):
+            await (await runtime.session("alice")).send("Hello again")
+        with pytest.raises(ConfigError, match="session/alice was deleted"):
+            await runtime.session("alice", restore=True)
+        assert (await runtime.delete("alice")).deleted_before
+        await talk(runtime, "bob", "carol")
+    assert found(tmp_path, "alice") == {}
+    assert set(found(tmp_path, "bob")) >= {"events.db"}
+    await assert_sound(log)
+
+
+def test_a_log_with_tombstones_is_looked_at_copied_and_restored(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    talked(log, "alice", "bob")
+    asyncio.run(delete_session(log, "alice"))
+    text, copy, restored = tmp_path / "log.jsonl", tmp_path / "copy.db", tmp_path / "restored.db"
+    assert run("export", log, "-o", text).exit_code == 0
+    assert run("backup", log, copy).exit_code == 0
+    assert run("import", text, restored).exit_code == 0
+    assert found(tmp_path, "alice") == {}
+    for path in (log, text, copy, restored):
+        told = run("check", path).stdout
+        assert "deleted: 2 streams (session/alice, session/alice/call_" in told
+        assert "sound" in told
+        report = json.loads(run("check", path, "--json").stdout)
+        assert (report["deleted"], report["deleted_streams"][0], report["problems_found"]) == (2, "session/alice", 0)
+        listed = json.loads(run("sessions", path, "--json").stdout)["sessions"]
+        assert [each["session"] for each in listed] == ["bob", listed[1]["session"]]
+        assert run("sessions", path, "--deleted").stdout.split("\n")[1].startswith("alice ")
+        assert json.loads(run("sessions", path, "--deleted", "--json").stdout)["sessions"][0]["status"] == "deleted"
+        for command in (("show", path, "alice"), ("stats", path, "alice"), ("replay", path, "alice")):
+            assert "session/alice was deleted from " in error_of(run(*command))
+        for command in (("stats", path), ("metrics", path), ("replay", path)):
+            assert run(*command).exit_code == 0
+    talked(restored, "dave")
+    with pytest.raises(StreamDeleted):
+        talked(restored, "alice")
+
+
+async def test_what_is_open_or_a_child_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log) as runtime:
+        await talk(runtime, "bob")
+        child = (await runtime.sessions())[1]
+        with pytest.raises(CommandRejected, match="goes with that one"):
+            await runtime.delete(child)
+        for unknown in ("nobody", "bo"):
+            with pytest.raises(ConfigError, match="no session"):
+                await runtime.delete(unknown)
+    async with talking(log, provider=(model := Waiting()), close_grace_s=0) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send(mark("alice", "input")))
+        await model.asked.wait()
+        await session.remind(mark("alice", "later"), at=datetime.now(UTC) + timedelta(days=1))
+        with pytest.raises(CommandRejected, match="has not ended"):
+            await runtime.delete("alice")
+        await runtime.delete("alice", cancel=True)
+        assert isinstance((await sending).outcome, Cancelled)
+        assert found(tmp_path, "alice") == {}
+        model.asked.clear()
+        again = asyncio.create_task((await runtime.session("carol")).send(mark("carol", "input")))
+        await model.asked.wait()
+    await asyncio.gather(again, return_exceptions=True)
+    with pytest.raises(CommandRejected, match="has not ended"):
+        await delete_session(log, "carol")
+    assert found(tmp_path, "carol").keys() == {"events.db"}
+    await delete_session(log, "carol", cancel=True)
+    assert found(tmp_path, "carol") == {}
+    await assert_sound(log)
+
+
+async def test_the_runtime_that_owns_the_log_deletes_for_other_processes(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log, inbox_poll_s=0.02) as runtime:
+        await talk(runtime, "alice", "bob")
+        with pytest.raises(LogInUse):
+            await delete_session(log, "alice")
+        give = partial(processes.run, processes.refold_line("delete", log, "alice", "--json"))
+        told = json.loads((await asyncio.to_thread(give)).stdout)
+        assert (told["session"], told["deleted_before"], len(told["streams"])) == ("alice", False, 2)
+        assert json.loads((await asyncio.to_thread(give)).stdout)["deleted_before"]
+        assert found(tmp_path, "alice") == {}
+        refused = await asyncio.to_thread(processes.run, processes.refold_line("delete", log, "nobody"))
+        assert (refused.returncode, "no session 'nobody'" in refused.stderr) == (1, True)
+    await assert_sound(log)
+
+
+def test_the_command_deletes_where_no_runtime_owns_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    talked(log, "alice", "bob")
+    for name in ("alice", "bob"):
+        asyncio.run(Inbox(log, SystemClock()).put(name, InboxSend(text=mark(name, "waiting")), "key"))
+    assert "events.db.inbox" in found(tmp_path, "bob")
+    told = run("delete", log, "alice").stdout
+    assert "deleted session alice with 1 child session: " in told
+    assert "memory/main stays, and names it in 1 event" in told
+    assert found(tmp_path, "alice") == {}
+    assert "events.db.inbox" in found(tmp_path, "bob"), "those of others are left alone"
+    assert "session alice had been deleted with 1 child session" in run("delete", log, "alice").stdout
+    assert run("delete", log, "nobody").exit_code == 1
+    asyncio.run(assert_sound(log))
+
+
+async def test_a_reader_of_an_earlier_moment_is_told_of_and_wiped_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "events.db"
+    monkeypatch.setattr(deletion, "WIPE_PAUSE_S", 0)
+    async with talking(log) as runtime:
+        await talk(runtime, "alice")
+        with closing(sqlite3.connect(log, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM events").fetchone()
+            assert not (await runtime.delete("alice")).wiped
+            assert found(tmp_path, "alice") != {}
+        assert (await runtime.delete("alice")).wiped
+        assert found(tmp_path, "alice") == {}
+
+
+async def test_a_log_in_memory_and_the_face_without_a_loop(tmp_path: Path) -> None:
+    store = InMemoryStore()
+    async with talking(store) as runtime:
+        await talk(runtime, "alice", "bob")
+        assert (await runtime.delete("alice")).payloads == 1
+        with pytest.raises(StreamDeleted):
+            await (await runtime.session("alice")).send("Hello")
+        await talk(runtime, "carol")
+    await assert_sound(store)
+    async with talking(FailingStore(InMemoryStore())) as runtime:
+        with pytest.raises(ConfigError, match="ErasableLog"):
+            await runtime.delete("alice")
+
+    def without_loop() -> None:
+        with AgentRuntime(AgentConfig(model="m"), provider=lambda prompt: "Hi.", log=tmp_path / "sync.db") as runtime:
+            runtime.session("alice").send(mark("alice", "input"))
+            assert runtime.delete("alice").events > 0
+
+    await asyncio.to_thread(without_loop)
+    assert found(tmp_path, "alice") == {}
