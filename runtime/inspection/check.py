@@ -4,9 +4,10 @@
     report.problems
 
 Read `refold.inspection.stream_check` for what is looked at in one stream. Beside the streams one by one, the whole log
-is read once in order of position. The rule: damage inside the log never raises; it becomes a problem that names its
-place, and the check goes on with what can still be read. Only a file that is no log raises. A text log of which
-a line is damaged cannot be read; then its lines are all that is checked, and no event is decoded.
+is read once in order of position, and SQLite looks through the pages and indexes of its file. The rule: damage inside
+the log never raises; it becomes a problem that names its place, and the check goes on with what can still be read. Only
+a file that is no log raises. A text log of which a line is damaged cannot be read; then its lines are all that is
+checked, and no event is decoded.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from refold.inspection.stream_check import PROBLEMS_KEPT, PayloadCheck, Problem,
 from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.jsonl.check import find_damage
 from refold.stores.sqlite.file import is_text_log, resolved
+from refold.stores.sqlite.store import SQLiteStore
 
 CHAIN_BYTES: Final = 32
 
@@ -160,6 +162,16 @@ class _LogCheck:
             await self._check_positions()
         except UNREADABLE as error:
             self._problems.add("unreadable", "", f"the log cannot be read in order of position: {error}")
+        if isinstance(self._store, SQLiteStore):
+            await self._check_file(self._store)
+
+    async def _check_file(self, store: SQLiteStore) -> None:
+        """Have SQLite look through its pages and indexes, of which reads meet only some."""
+        try:
+            for line in await store.find_damage():
+                self._problems.add("file", "", line)
+        except UNREADABLE as error:
+            self._problems.add("file", "", str(error))
 
     async def _check_stream(self, head: StreamHead) -> None:
         self._met.add(head.stream)

@@ -33,6 +33,7 @@ ProblemKind = Literal[
     "payload",
     "invariant",
     "unreadable",
+    "file",
 ]
 """What is wrong.
 
@@ -40,7 +41,8 @@ ProblemKind = Literal[
 together as they say. `time`: time goes back, or differs within a batch. `event`: an event cannot be decoded. `chain`: a
 batch is not what was appended. `head`: the list of streams says something else than the events. `payload`: content
 that an event refers to is missing or changed. `invariant`: the events cannot have happened to a session.
-`unreadable`: the file itself is damaged there.
+`unreadable`: the file itself is damaged there. `file`: SQLite finds its pages or indexes damaged, or it lacks what had
+been acknowledged.
 """
 
 PROBLEMS_KEPT = 1_000

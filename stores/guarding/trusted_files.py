@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.stores.guarding.acknowledged import HEAD_SUFFIX
 
 try:
     import grp
@@ -52,7 +53,7 @@ def require_log_trusted(log: Path, *, writing: bool, allow_shared_folder: bool =
     if writing and not (allow_shared_folder or shared_folders_allowed.get()):
         _require_folder(log, trusted)
     inbox = log.name + INBOX_SUFFIX
-    names = [log.name + suffix for suffix in (*BESIDE, ".lock")]
+    names = [log.name + suffix for suffix in (*BESIDE, ".lock", HEAD_SUFFIX)]
     if writing:
         names += [log.name, *(inbox + suffix for suffix in ("", *BESIDE))]
     for name in names:

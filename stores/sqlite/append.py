@@ -14,8 +14,9 @@ from refold.events.core.errors import LogFormatError, LogInUse, StreamDeleted, W
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StreamHead, first_chain, next_chain
 from refold.stores.append_rules import FaultPoint
+from refold.stores.guarding.acknowledged import Acknowledged
+from refold.stores.guarding.log_place import LogPlace
 from refold.stores.sqlite.connection import persistence_error, primary_code
-from refold.stores.sqlite.rewrite import LogPlace
 
 HEADS_CACHED_MAX: Final = 20_000
 """Ends of streams that a writer remembers; about 250 bytes each."""
@@ -106,14 +107,14 @@ class LogWriter:
         appended: list[Appended] = []
         committing = False
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            self._begin()
             self._fault("append.begun")
             heads = self._insert(batches, payloads, appended)
             self._fault("append.inserted")
             committing = True
             connection.execute("COMMIT")
             self._fault("append.committed")
-            self._place.require_both()
+            self._place.require_both(self._log_bytes)
         except sqlite3.Error as error:
             self._raise_unless_in(error, batches, appended if committing else None)
         except BaseException:
@@ -123,8 +124,28 @@ class LogWriter:
             if len(self._heads) > HEADS_CACHED_MAX:
                 self._heads.clear()
             self._heads.update(heads)
+            if appended:
+                last, batch = appended[-1], batches[-1]
+                self._place.acknowledge(Acknowledged(last.position, last.position + len(batch.events) - 1, last.chain))
             self._watch_wal()
         return appended
+
+    def _begin(self) -> None:
+        self._place.require_wal(self._wal_frames)
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def _wal_frames(self) -> int:
+        """Return how many frames SQLite takes the WAL to have."""
+        try:
+            _, frames, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.OperationalError:  # It cannot read what it has written there.
+            return 1
+        return int(frames)
+
+    def _log_bytes(self) -> int:
+        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+        (size,) = self._connection.execute("PRAGMA page_size").fetchone()
+        return int(pages * size)
 
     def _insert(
         self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes], appended: list[Appended]
@@ -213,7 +234,7 @@ class LogWriter:
             (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
             connection.execute("PRAGMA synchronous = NORMAL")
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                self._begin()
                 self._last_position()
                 connection.execute(_KEEP_SNAPSHOT, row)
                 if part == 0:
@@ -238,12 +259,12 @@ class LogWriter:
         """
         committing = False
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._begin()
             self._last_position()
             work(self._connection)
             committing = True
             self._connection.execute("COMMIT")
-            self._place.require_both()
+            self._place.require_both(self._log_bytes)
         except BaseException as error:
             self._forget_and_roll_back()
             if isinstance(error, sqlite3.Error):
@@ -300,10 +321,11 @@ class LogWriter:
         busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         return not busy and pages == copied
 
-    def checkpoint(self) -> None:
-        """Copy the WAL into the log and empty it, as far as readers let us; do not wait for them."""
+    def checkpoint(self) -> bool:
+        """Copy the WAL into the log and empty it, as far as readers let us; do not wait for them; return if all is."""
         self._connection.execute("PRAGMA busy_timeout = 0")
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy and pages == copied
 
     def _raise_unless_in(
         self, error: sqlite3.Error, batches: Sequence[EncodedBatch], appended: Sequence[Appended] | None

@@ -180,7 +180,8 @@ def persistence_error(error: sqlite3.Error, failed: str, *, outcome_unknown: boo
     code = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return LogFormatError(
-            f"{failed}: the file is damaged, cut short, or not a log ({error}, {code}); restore it from a backup",
+            f"{failed}: the file is damaged, cut short, or not a log ({error}, {code}); restore it from a backup, or "
+            "save what is whole of it with `refold repair`",
             outcome_unknown=outcome_unknown,
         )
     return PersistenceError(f"{failed}: {error} ({code})", outcome_unknown=outcome_unknown)

@@ -17,8 +17,10 @@ from urllib.parse import quote
 
 from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
+from refold.stores.guarding.acknowledged import HEAD_SUFFIX, Acknowledged, acknowledged, forget_acknowledged
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, primary_code
 from refold.stores.sqlite.ownership import log_owner
+from refold.stores.sqlite.read import missing_end
 from refold.stores.sqlite.rewrite import synchronise, write_again
 
 TEXT_LOG_SUFFIX: Final = ".jsonl"
@@ -166,6 +168,12 @@ def require_access(log: Path, *, writing: bool) -> None:
         )
 
 
+LOOK_PAGES_MAX: Final = 256
+"""A log of at most so many pages is looked through as a whole when it is opened; some milliseconds."""
+
+LOOK_STEPS_MAX: Final = 1_000_000
+"""After so many steps of SQLite's the look at a log that is opened ends; some 50 ms."""
+
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 """What SQLite says of pages that make no sense; the second where the first page is one."""
 
@@ -197,6 +205,72 @@ async def _examine_through(uri: str, log: Path, connect: Connect) -> None:
         await connection.run(lambda connection: check_format(connection, log))
     finally:
         await connection.close()
+
+
+def acknowledged_end(log: Path) -> Acknowledged | None:
+    """Return the last batch that had been acknowledged when the log was last open; None = that is not known.
+
+    Raises:
+        PersistenceError: what says so cannot be read.
+    """
+    try:
+        return acknowledged(log)
+    except OSError as error:
+        raise PersistenceError(f"{log}{HEAD_SUFFIX} cannot be read: {error.strerror}") from error
+
+
+async def look_through(log: Path, connect: Connect = SQLiteConnection.open) -> None:
+    """Return if a log that we own has what it had when it was last open, as far as a quick look tells; change nothing.
+
+    The look is bounded: the table that says which runs are open, with its indexes, and a small log as a whole.
+
+    Raises:
+        LogFormatError: it is damaged, or lacks what had been acknowledged.
+        PersistenceError: it cannot be read.
+    """
+    end = acknowledged_end(log)
+    options = "mode=ro" if _is_beside(log, "-wal") else "immutable=1"
+    try:
+        connection = await connect(file_uri(log, options))
+    except sqlite3.Error as error:
+        raise persistence_error(error, f"the log {log} cannot be opened") from error
+    try:
+        await connection.run(lambda opened: _look_through(opened, log, end))
+    finally:
+        await connection.close()
+
+
+def _look_through(connection: sqlite3.Connection, log: Path, end: Acknowledged | None) -> None:
+    way_out = f"`refold check {log}` tells more, and `refold repair {log} -o NEW` saves what is whole in a new log"
+    steps_left = LOOK_STEPS_MAX // 1000
+
+    def enough() -> bool:
+        nonlocal steps_left
+        steps_left -= 1
+        return steps_left < 0
+
+    try:
+        for pragma in _PRAGMAS_ALWAYS:
+            connection.execute(pragma)
+        check_format(connection, log)
+        missing = missing_end(connection, end)
+        if missing:
+            raise LogFormatError(
+                f"the log {log} is not what it was: {missing}; its WAL was cut or removed, or an older copy is in its "
+                f"place. {way_out}; to go on with what is there, remove {log.name}{HEAD_SUFFIX}"
+            )
+        connection.set_progress_handler(enough, 1000)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        looks = ("PRAGMA quick_check(1)",) if pages <= LOOK_PAGES_MAX else ()
+        for look in (*looks, "PRAGMA integrity_check('streams')"):
+            lines = [str(line) for (line,) in connection.execute(look)]
+            if lines != ["ok"]:
+                raise LogFormatError(f"the log {log} is damaged: {lines[0]}; {way_out}")
+    except sqlite3.Error as error:
+        if primary_code(error) != sqlite3.SQLITE_INTERRUPT:
+            raise persistence_error(error, f"the log {log} cannot be looked through") from error
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 def is_unread_wal(error: PersistenceError, log: Path) -> bool:
@@ -327,6 +401,7 @@ async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
             await connection.run(lambda opened: _create_tables(opened, log))
         finally:
             await connection.close()
+        forget_acknowledged(log)  # That of a log that was deleted.
         unfinished.rename(log)  # The name is brought to the disk when the log is opened, which may be later.
     except sqlite3.Error as error:
         raise persistence_error(error, f"the log {log} cannot be made") from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from refold.events.core.errors import ConfigError, PersistenceError
+from refold.stores.guarding.acknowledged import forget_acknowledged
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import LogOwnership
 from refold.stores.sqlite.rewrite import synchronise
@@ -49,6 +50,7 @@ async def new_log(log: str | os.PathLike[str]) -> AsyncGenerator[Path, None]:
         ownership = await LogOwnership.acquire(path, wait_s=0)
         try:
             _require_nothing(path)
+            forget_acknowledged(path)
             unfinished.rename(path)
             synchronise(path.parent)
         finally:

@@ -15,6 +15,7 @@ from refold.events.core.ids import EventRef, PayloadHash, StreamName
 from refold.events.core.records import Snapshot, StoredEvent, StreamHead
 from refold.stores.append_rules import INTEGER_MAX, INTEGER_MIN
 from refold.stores.event_store import ListedPayload, Tombstone
+from refold.stores.guarding.acknowledged import Acknowledged
 
 READ_STREAM: Final = """
     SELECT position, version, batch, at, data, correlation, causation, chain, pending FROM events
@@ -35,6 +36,8 @@ LIST_STREAMS_WITH_PENDING: Final = LIST_STREAMS.replace("WHERE", "WHERE pending 
 _READ_PAYLOAD: Final = "SELECT data FROM payloads WHERE hash = CAST(? AS TEXT)"
 _LIST_PAYLOADS: Final = "SELECT hash, length(data) FROM payloads WHERE hash > CAST(? AS TEXT) ORDER BY hash LIMIT ?"
 _REMOVED_POSITION: Final = "SELECT removed_position FROM log"
+_LOG_END: Final = "SELECT removed_position, (SELECT max(position) FROM events) FROM log"
+_CHAIN_AT: Final = "SELECT chain FROM events WHERE position = ?"
 _LIST_TOMBSTONES: Final = """
     SELECT position, name, version, chain, at FROM tombstones WHERE position > ? ORDER BY position LIMIT ?
 """
@@ -145,9 +148,28 @@ def _tombstones(rows: Sequence[Sequence[Any]]) -> list[Tombstone]:
     return tombstones
 
 
-def find_damage(connection: sqlite3.Connection) -> list[str]:
-    lines = [line.decode() for (line,) in connection.execute("PRAGMA integrity_check")]
-    return [] if lines == ["ok"] else lines
+def find_damage(connection: sqlite3.Connection, end: Acknowledged | None) -> list[str]:
+    lines = [line.decode(errors="replace") for (line,) in connection.execute("PRAGMA integrity_check")]
+    missing = missing_end(connection, end)
+    return [*([] if lines == ["ok"] else lines), *([missing] if missing else [])]
+
+
+def missing_end(connection: sqlite3.Connection, end: Acknowledged | None) -> str:
+    """Return what a log lacks of what had been acknowledged; empty = nothing.
+
+    Args:
+        end: the last batch that had been acknowledged; None = that is not known.
+    """
+    if end is None:
+        return ""
+    row = connection.execute(_LOG_END).fetchone()
+    last = max((number for number in row or () if type(number) is int), default=0)
+    if last < end.last:
+        return f"it ends at position {last}, and up to position {end.last} had been acknowledged"
+    row = connection.execute(_CHAIN_AT, (end.first,)).fetchone()
+    if row is not None and row[0] != end.chain:
+        return f"it has another batch at position {end.first} than was acknowledged there"
+    return ""
 
 
 def _stored_events(stream: StreamName, rows: Sequence[_EventRow]) -> list[StoredEvent]:

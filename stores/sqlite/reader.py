@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.stores.guarding.log_place import LogPlace
 from refold.stores.guarding.trusted_files import require_log_trusted
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error
 from refold.stores.sqlite.file import file_uri, prepare_for_reading
 from refold.stores.sqlite.read import MalformedRow
-from refold.stores.sqlite.rewrite import LogPlace
 
 T = TypeVar("T")
 

@@ -35,6 +35,7 @@ from refold.stores.append_rules import (
     no_fault,
 )
 from refold.stores.event_store import ListedPayload, Tombstone
+from refold.stores.guarding.log_place import LogPlace
 from refold.stores.guarding.trusted_files import require_log_trusted
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite import read as sqlite_read
@@ -44,7 +45,6 @@ from refold.stores.sqlite.file import Durability
 from refold.stores.sqlite.new_log import Backup, new_log
 from refold.stores.sqlite.ownership import LogOwnership
 from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_reader
-from refold.stores.sqlite.rewrite import LogPlace
 from refold.stores.sqlite.serial_worker import settled
 from refold.stores.sqlite.writer import WritingSide
 
@@ -133,7 +133,7 @@ class SQLiteStore:
             await sqlite_file.examine(log, connect)
         sqlite_file.require_access(log, writing=True)
         ownership = await LogOwnership.acquire(log, wait_s=wait_for_log_s)
-        place = LogPlace(log)
+        place = LogPlace(log, keeps_acknowledged=durability == "full")
         reading = ReadingSide(log, partial(source_of_owner, place), timeout_s=timeout_s, connect=connect)
         writing = WritingSide(
             log,
@@ -353,7 +353,10 @@ class SQLiteStore:
             LogFormatError: the file is too damaged to be looked through.
             PersistenceError: the file cannot be read.
         """
-        return await self._read(f"the log {self._name} cannot be looked through", sqlite_read.find_damage)
+        head = sqlite_file.acknowledged_end(self._log)  # First: what is acknowledged meanwhile is more.
+        return await self._read(
+            f"the log {self._name} cannot be looked through", lambda opened: sqlite_read.find_damage(opened, head)
+        )
 
     async def reopen(self) -> None:
         """Close the file, open it and examine it again; a store does so by itself after a write in doubt.
@@ -378,11 +381,20 @@ class SQLiteStore:
 
     async def _close(self) -> None:
         # The reader first: it would keep the WAL from being emptied, and the last to close must be who may remove it.
+        # But a WAL that was cut must stay as it is, and with holes never come into the log.
+        sides: list[ReadingSide | WritingSide] = [self._reading]
+        if self._writing is not None:
+            sides.append(self._writing)
         try:
-            await self._reading.close()
+            if self._writing is not None and self._writing.must_not_check_in:
+                sides.reverse()
+                await self._reading.connect()
         finally:
-            if self._writing is not None:
-                await self._writing.close()
+            try:
+                await sides[0].close()
+            finally:
+                if len(sides) > 1:
+                    await sides[1].close()
             if self._copy is not None:
                 await asyncio.to_thread(self._copy.cleanup)
 

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from refold.events.core.errors import PersistenceError
 from refold.stores.append_rules import FaultPoint
+from refold.stores.guarding.log_place import LogPlace
 from refold.stores.sqlite.append import LogWriter
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error
-from refold.stores.sqlite.file import Durability, file_uri, prepare_for_writing
+from refold.stores.sqlite.file import Durability, file_uri, look_through, prepare_for_writing
 from refold.stores.sqlite.ownership import LogOwnership
-from refold.stores.sqlite.rewrite import LogPlace
 from refold.stores.sqlite.serial_worker import settled
 
 T = TypeVar("T")
@@ -101,6 +101,11 @@ class WritingSide:
         async with self._turn:
             await self._open_anew()
 
+    @property
+    def must_not_check_in(self) -> bool:
+        """Whether a file was cut, so that copying the WAL into the log would spoil both."""
+        return self._place.is_cut
+
     async def close(self) -> None:
         """Check the WAL in, close the connection and give up the ownership, as far as the disk lets us.
 
@@ -109,12 +114,14 @@ class WritingSide:
         """
         try:
             async with self._turn:
+                all_in_log = False
                 try:
                     await self._rescue_wal()
-                    if not self._suspect:
-                        await self._checkpoint()
+                    if not (self._suspect or self._place.is_cut):
+                        all_in_log = await self._checkpoint()
                 finally:
                     await self._close_connection()
+                    self._place.close(all_in_log=all_in_log)
         finally:
             self._ownership.release()
 
@@ -124,6 +131,7 @@ class WritingSide:
         await self._rescue_wal()
         await self._close_reader()
         await self._close_connection()
+        await look_through(self._log, self._connect)
         failed = f"the log {self._log} cannot be opened for writing"
         try:
             connection = await self._connect(file_uri(self._log, "mode=rw"))
@@ -154,7 +162,7 @@ class WritingSide:
 
     async def _rescue_wal(self) -> None:
         """Bring what only a nameless WAL holds into the log before the connection to it is closed."""
-        if self._writer is None or not self._place.wal_is_lost():
+        if self._writer is None or self._place.is_cut or not self._place.wal_is_lost():
             return
         failed = f"the WAL of {self._log} was deleted or replaced, and its events cannot be copied into the log"
         try:
@@ -166,12 +174,13 @@ class WritingSide:
         if not complete:
             raise PersistenceError(f"{failed} while others read it; close them and try again, before this process ends")
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self) -> bool:
         try:
-            await settled(self._submit(lambda writer: writer.checkpoint()), timeout_s=self._timeout_s)
+            return await settled(self._submit(lambda writer: writer.checkpoint()), timeout_s=self._timeout_s)
         except (sqlite3.Error, TimeoutError) as error:
             # Nothing is lost: all of it is in the WAL, which the next opening reads.
             _logger.warning("the WAL of %s could not be checked in at closing: %r", self._log, error)
+            return False
 
     async def _close_connection(self) -> None:
         connection, self._connection, self._writer = self._connection, None, None

@@ -19,11 +19,12 @@ NAMED: Final = 20
 async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False) -> int:
     """Check that a log is whole and unedited.
 
-    Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back,
-    every event decodes, the chain of digests is intact, every payload is there and hashes to its name, the list of
-    streams agrees with the events, and the events of each session could have happened (INV0 to INV4). Events of your
-    own kinds of actors are decoded and folded (INV6) where --kind names their core. Exits 2 where no
-    stream of the log is of a kind that --kind names.
+    Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back, every
+    event decodes, the chain of digests is intact, every payload is there and hashes to its name, the list of streams
+    agrees with the events, the events of each session could have happened (INV0 to INV4), SQLite finds its pages and
+    indexes sound, and nothing is missing that had been acknowledged when the log was last open. Events of your own
+    kinds of actors are decoded and folded (INV6) where --kind names their core. Exits 2 where no stream of the log is
+    of a kind that --kind names.
 
     Streams that were deleted are named; what their tombstones say of them is checked, too.
 

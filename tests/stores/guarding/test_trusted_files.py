@@ -2,8 +2,9 @@
 
 import os
 import shutil
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,14 +71,14 @@ async def command(log: Path) -> None:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """A folder where every user may make files, below folders that they may enter."""
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        if folder != Path("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(SHARED)
-    return tmp_path / "shared"
+def shared() -> Iterator[Path]:
+    """A folder where every user may make files, in one that they may enter."""
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o711)
+        folder = Path(above, "shared")
+        folder.mkdir()
+        folder.chmod(SHARED)
+        yield folder
 
 
 @AS_ROOT
@@ -112,14 +113,19 @@ async def test_the_wal_of_another_user_never_becomes_the_log(shared: Path, tmp_p
 
 
 @AS_ROOT
-async def test_a_log_of_another_user_is_read_and_never_written(shared: Path, tmp_path: Path) -> None:
+async def test_a_log_of_another_user_is_read_and_never_written(shared: Path) -> None:
     theirs = shared / "events.db"
-    await made(tmp_path / "events.db")
-    (tmp_path / "events.db").chmod(0o644)
-    assert not as_other_user(lambda: shutil.copyfile(tmp_path / "events.db", theirs))
+    ours = await made(shared.parent / "events.db")
+    ours.chmod(0o644)
+    assert not as_other_user(lambda: shutil.copyfile(ours, theirs))
     await read(theirs)
     with pytest.raises(PersistenceError, match=r"events\.db belongs to another user"):
         await use(theirs)
+
+
+def made_for_everybody(path: Path) -> None:
+    path.touch()
+    path.chmod(0o602)
 
 
 PLANTED: dict[str, tuple[type[PersistenceError], str, Callable[[Path], object]]] = {
@@ -128,7 +134,7 @@ PLANTED: dict[str, tuple[type[PersistenceError], str, Callable[[Path], object]]]
     "a folder": (LogFormatError, "is not a regular file", Path.mkdir),
     "a pipe": (LogFormatError, "is not a regular file", os.mkfifo),
     "two names": (PersistenceError, "has 2 names", lambda path: path.hardlink_to(path.with_name("other"))),
-    "writable by everybody": (PersistenceError, "everybody may write", lambda path: (path.touch(), path.chmod(0o602))),
+    "writable by everybody": (PersistenceError, "everybody may write", made_for_everybody),
 }
 
 

@@ -163,7 +163,6 @@ READS: dict[str, tuple[str, tuple[Callable[[SQLiteStore], Awaitable[object]], ..
         (
             lambda store: store.head("session/a"),
             lambda store: store.list_streams(),
-            lambda store: store.append([batch("session/b", 0), batch("session/a", 3)]),
         ),
     ),
     "name": (".*stream.* name", (lambda store: store.read_all(),)),
@@ -213,12 +212,13 @@ async def test_a_row_that_refold_did_not_write_is_an_error_that_names_the_log_an
     table = {"end": "streams", "name": "streams"}.get(what, f"{what}s")
     change_past_the_checks(log, f"UPDATE {table} SET {change_of_row}")
     said, calls = READS[what]
-    async with await SQLiteStore.open(log, read_only=what != "end") as store:
+    async with await SQLiteStore.open(log, read_only=True) as store:
         for call in calls:
             with pytest.raises(LogFormatError, match=rf"events\.db is damaged: {said}"):
                 await call(store)
-        if what == "end":
-            await store.append([batch("session/b", 0)])
+    if what == "end":
+        with pytest.raises(LogFormatError, match=r"streams\.(version|chain|pending); `refold check .*`refold repair"):
+            await SQLiteStore.open(log)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def test_a_row_that_refold_did_not_write_is_an_error_that_names_the_log_an
 async def test_a_log_without_a_usable_incarnation_is_not_opened_for_writing(log: Path, statement: str) -> None:
     await make_log(log)
     change_past_the_checks(log, statement)
-    with pytest.raises(LogFormatError, match=r"events\.db is damaged: its table `log`"):
+    with pytest.raises(LogFormatError, match=r"events\.db is damaged: (its table `log`|.* log\.)"):
         await SQLiteStore.open(log)
     async with await SQLiteStore.open(log, read_only=True) as store:
         assert len(await store.read_all()) == 3
@@ -343,7 +343,9 @@ async def test_new_files_are_for_their_owner_only(tmp_path: Path) -> None:
             found = modes(tmp_path)
     finally:
         os.umask(before)
-    assert found == dict.fromkeys(["events.db", "events.db-wal", "events.db-shm", "events.db.lock"], 0o600)
+    assert found == dict.fromkeys(
+        ["events.db", "events.db-wal", "events.db-shm", "events.db.head", "events.db.lock"], 0o600
+    )
 
 
 async def test_closing_leaves_one_file_and_its_lock(tmp_path: Path) -> None:
@@ -521,7 +523,9 @@ def first_page_lost(log: Path) -> None:
         file.write(bytes(range(256)) * 16)
 
 
-@pytest.mark.parametrize("damage", [lambda log: os.truncate(log, 8192), first_page_lost], ids=["cut", "first page"])
+@pytest.mark.parametrize(
+    "damage", [lambda log: os.truncate(log, 64 * 1024), first_page_lost], ids=["cut", "first page"]
+)
 async def test_a_log_whose_owner_died_in_a_checkpoint_is_ours_all_the_same(
     tmp_path: Path, log: Path, damage: Callable[[Path], None]
 ) -> None:

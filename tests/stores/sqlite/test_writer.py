@@ -14,10 +14,10 @@ import pytest
 from refold.events.core.errors import LogInUse, PersistenceError, WrongExpectedVersion
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StreamHead
 from refold.stores import InMemoryStore, SQLiteStore
+from refold.stores.guarding.log_place import LogPlace
 from refold.stores.sample_batches import batch, payload
 from refold.stores.sqlite.append import LogWriter
 from refold.stores.sqlite.file import prepare_for_writing
-from refold.stores.sqlite.rewrite import LogPlace
 
 POINTS = ("append.begun", "append.inserted", "append.committed")
 
