@@ -1,7 +1,9 @@
 """What is installed is one import package, `refold`, with everything that lies in the five folders and nothing else."""
 
 import fnmatch
+import json
 import re
+import runpy
 import tomllib
 from importlib import metadata, resources
 from pathlib import Path
@@ -19,6 +21,7 @@ FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 REQUIREMENTS: list[str] = [
     *PYPROJECT["build-system"]["requires"],
     *PROJECT["dependencies"],
+    *PYPROJECT["dependency-groups"]["ci"],
     *(requirement for extra in PROJECT["optional-dependencies"].values() for requirement in extra),
 ]
 
@@ -102,8 +105,66 @@ def test_every_requirement_has_a_lower_bound_and_an_upper_one_for_a_private_name
     assert bounds == (["<0.23"] if requirement_name(requirement) == "aiosqlite" else [])
 
 
+PIN = re.compile(r"^([a-z0-9-]+)==([^ ;\n]+)( ; [^\\\n]+)?(?= \\|$)", re.MULTILINE)
+"""Name, version and condition of a pin, in `constraints.txt` and in `.ci/locked.txt`."""
+
+
 def test_every_requirement_is_pinned_in_the_constraints() -> None:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line for line in lines if line and not line.lstrip().startswith("#")]
-    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==\S+", pin)] == []
-    assert {requirement_name(requirement) for requirement in REQUIREMENTS} <= {pin.partition("==")[0] for pin in pins}
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pins = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    assert [pin for pin in pins if not PIN.fullmatch(pin)] == []
+    assert {requirement_name(requirement) for requirement in REQUIREMENTS} <= {name for name, *_ in PIN.findall(text)}
+
+
+def test_each_pin_has_the_hashes_of_its_files_and_both_lists_agree() -> None:
+    """`pip install --require-hashes -r .ci/locked.txt` takes no file but those of that day."""
+    locked = (ROOT / ".ci" / "locked.txt").read_text(encoding="utf-8")
+    assert PIN.findall(locked) == PIN.findall((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    hashed = re.compile(PIN.pattern + r"(?: \\\n    --hash=sha256:[0-9a-f]{64})+\n", re.MULTILINE)
+    assert re.sub(r"^#.*\n", "", hashed.sub("", locked), flags=re.MULTILINE) == ""
+
+
+FAULT = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "NOT AUDITED: no database answers here\n"),
+        ([{"name": "a", "skip_reason": "not found"}], "NOT AUDITED: no database answers here\n"),
+        ([{"name": "a", "version": "1", "vulns": []}], "no known fault in 1 packages\n"),
+        ([{"name": "a", "version": "1", "vulns": [FAULT]}], "a 1: PYSEC-1, mended in ['2']"),
+    ],
+)
+def test_an_audit_fails_only_for_a_known_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: list[object] | None, told: str
+) -> None:
+    path = tmp_path / "audit.json"
+    if answer is not None:
+        path.write_text(json.dumps({"dependencies": answer}))
+    main = runpy.run_path(str(ROOT / ".ci" / "audited.py"))["main"]
+    if "PYSEC" in told:
+        with pytest.raises(SystemExit, match=re.escape(told)):
+            main(str(path))
+    else:
+        main(str(path))
+        assert capsys.readouterr().out == told
+
+
+def test_the_bill_of_materials_names_every_package_and_refuses_a_licence_that_is_not_allowed(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name, said in (
+        ("refold", "Requires-Dist: Some_Thing>=1\nLicense-Expression: MIT"),
+        ("some-thing", "License: BSD"),
+    ):
+        information = packages / f"{name}-1.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1\n{said}\n")
+    main = runpy.run_path(str(ROOT / ".ci" / "sbom.py"))["main"]
+    main(str(tmp_path), str(tmp_path / "bill.json"))
+    bill = json.loads((tmp_path / "bill.json").read_text())
+    assert [part["purl"] for part in bill["components"]] == ["pkg:pypi/some-thing@1"]
+    assert bill["dependencies"][0] == {"ref": "pkg:pypi/refold@1", "dependsOn": ["pkg:pypi/some-thing@1"]}
+    (information / "METADATA").write_text("Metadata-Version: 2.4\nName: some-thing\nVersion: 1\nLicense: Secret\n")
+    with pytest.raises(SystemExit, match=r"not in the list of those allowed: some-thing \('Secret'\)"):
+        main(str(tmp_path), str(tmp_path / "bill.json"))

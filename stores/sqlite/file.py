@@ -39,6 +39,9 @@ FORMAT_VERSION: Final = 1
 SQLITE_VERSION_MIN: Final = (3, 37, 0)
 """First SQLite with STRICT tables (2021)."""
 
+_WAL_RESET_MENDED: Final = ((3, 44, 6), (3, 50, 7), (3, 51, 3))
+"""First of each series of releases without the fault that `known_fault` tells; later series have none."""
+
 Durability = Literal["full", "normal"]
 """`full`: an acknowledged append survives power loss. `normal`: it survives the death of the process."""
 
@@ -78,6 +81,22 @@ def require_sqlite() -> None:
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         wanted = ".".join(map(str, SQLITE_VERSION_MIN))
         raise ConfigError(f"a log needs SQLite {wanted} or newer, and this Python has {sqlite3.sqlite_version}")
+
+
+def known_fault(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> str | None:
+    """Return what to know about a version of SQLite that can damage a file in WAL mode; None = no such fault is known.
+
+    The fault and the versions without it: https://www.sqlite.org/wal.html#walresetbug.
+    """
+    mended = next((first for first in _WAL_RESET_MENDED if first[:2] == version[:2]), _WAL_RESET_MENDED[-1])
+    if version >= mended:
+        return None
+    versions = ", ".join(".".join(map(str, first)) for first in _WAL_RESET_MENDED)
+    return (
+        f"SQLite {'.'.join(map(str, version))} can damage a file that two programs write at the same moment "
+        f"(mended in {versions} and later). Refold writes a log through one connection only; let no other program "
+        "write it, or use a newer SQLite"
+    )
 
 
 def require_path(path: str | os.PathLike[str]) -> None:

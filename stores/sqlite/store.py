@@ -10,6 +10,7 @@ an append that hangs) nothing is written before the file was closed, opened and 
 """
 
 import asyncio
+import logging
 import os
 import sqlite3
 import warnings
@@ -47,6 +48,8 @@ from refold.stores.sqlite.ownership import LogOwnership
 from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_reader
 from refold.stores.sqlite.serial_worker import settled
 from refold.stores.sqlite.writer import WritingSide
+
+_logger = logging.getLogger("refold.stores")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,6 +117,8 @@ class SQLiteStore:
                 return await cls._open_for_reading(log, name or str(log), append_timeout_s, connect)
             sqlite_file.look_at(log)
             require_log_trusted(log, writing=True, allow_shared_folder=allow_shared_folder)
+            if (fault_of_sqlite := sqlite_file.known_fault()) is not None:
+                _logger.info("%s: %s", name or log, fault_of_sqlite)
             return await cls._open_for_writing(
                 log, name or str(log), durability, wait_for_log_s, append_timeout_s, fault, connect
             )

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, command
-from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+from refold.commands.output import console, counted, one_line, tell, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from refold.inspection.check import CheckReport
@@ -24,7 +24,7 @@ async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption =
     agrees with the events, the events of each session could have happened (INV0 to INV4), SQLite finds its pages and
     indexes sound, and nothing is missing that had been acknowledged when the log was last open. Events of your own
     kinds of actors are decoded and folded (INV6) where --kind names their core. Exits 2 where no stream of the log is
-    of a kind that --kind names.
+    of a kind that --kind names. Where this Python's SQLite has a fault that can damage logs, a line on stderr says so.
 
     Streams that were deleted are named; what their tombstones say of them is checked, too.
 
@@ -32,6 +32,7 @@ async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption =
     deleted_streams, problems_found, problems: [{kind, stream, version, position, message}]}.
     """
     from refold.inspection.check import check_log
+    from refold.stores.sqlite.file import is_text_log, known_fault
 
     if kind:
         from refold.agents.loading import load_kinds
@@ -41,6 +42,8 @@ async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption =
         report = await check_log(log, kinds=given)
     else:
         report = await check_log(log)
+    if not is_text_log(log) and (fault := known_fault()) is not None:
+        tell(f"note: {fault}")
     if as_json:
         write_json(report)
     else:

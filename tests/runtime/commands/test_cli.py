@@ -19,6 +19,8 @@ from refold.events.core.content import TextBlock
 from refold.events.core.errors import ConfigError, LogInUse
 from refold.events.core.ids import StreamName
 from refold.events.session import core as session_core
+from refold.stores.sqlite import file as sqlite_file
+from refold.stores.sqlite.file import known_fault
 from tests.runtime.command_line import error_of as error_of
 from tests.runtime.command_line import run as run
 from tests.runtime.log_builder import LogBuilder, log_of, use
@@ -308,3 +310,13 @@ def test_a_fault_of_refold_itself_is_not_hidden() -> None:
 
     with pytest.raises(AssertionError, match="a fault"):
         run_command(fail())
+
+
+@pytest.mark.parametrize("version", [(3, 50, 4), (3, 51, 3)])
+def test_check_says_that_sqlite_has_a_known_fault(
+    log_file: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int, int]
+) -> None:
+    monkeypatch.setattr(sqlite_file, "known_fault", lambda: known_fault(version))
+    checked = run("check", log_file, "--json")
+    assert (checked.exit_code, json.loads(checked.stdout)["problems"]) == (0, [])
+    assert ("note: SQLite 3.50.4 can damage a file" in checked.stderr) is (version == (3, 50, 4))

@@ -22,7 +22,7 @@ from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, Per
 from refold.events.core.records import Snapshot
 from refold.stores import SQLiteStore, log_owner
 from refold.stores.sample_batches import batch, expected_events, payload
-from refold.stores.sqlite.file import APPLICATION_ID, FORMAT_VERSION, prepare_for_writing
+from refold.stores.sqlite.file import APPLICATION_ID, FORMAT_VERSION, known_fault, prepare_for_writing
 from tests.stores.conftest import unprivileged
 
 
@@ -542,3 +542,25 @@ async def test_a_log_whose_owner_died_in_a_checkpoint_is_ours_all_the_same(
     damage(copy)
     async with await SQLiteStore.open(copy) as again:
         assert await again.read_all() == expected_events(given, appended)
+
+
+@pytest.mark.parametrize(
+    ("version", "has_a_fault"),
+    [
+        *(((3, 37, 0), True), ((3, 44, 5), True), ((3, 44, 6), False), ((3, 45, 0), True), ((3, 50, 6), True)),
+        *(((3, 50, 7), False), ((3, 51, 2), True), ((3, 51, 3), False), ((3, 52, 0), False), ((4, 0, 0), False)),
+    ],
+)
+def test_versions_of_sqlite_that_can_damage_a_log_are_known(version: tuple[int, int, int], has_a_fault: bool) -> None:
+    fault = known_fault(version)
+    assert (fault is not None) is has_a_fault
+    assert fault is None or fault.startswith(f"SQLite {'.'.join(map(str, version))} can damage a file")
+
+
+async def test_a_log_that_is_opened_with_such_a_version_says_so(
+    log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("refold.stores.sqlite.file.known_fault", lambda: known_fault((3, 50, 4)))
+    with caplog.at_level("INFO", "refold.stores"):
+        await make_log(log)
+    assert [record.message for record in caplog.records if "SQLite 3.50.4" in record.message] != []
