@@ -7,9 +7,11 @@ stands, and the next runtime goes on from there.
 """
 
 import atexit
+import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import Self, Unpack, overload
 
@@ -31,6 +33,7 @@ from refold.events.session.react import pending
 from refold.events.session.state import SessionState
 from refold.inspection.log_reading import require_not_deleted
 from refold.keeping.deletion import Deletion, delete_in
+from refold.keeping.retention import ENDED, Ended, Retention, retain_in
 from refold.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
 from refold.options import RuntimeOptions, Settings, checked_options
@@ -282,6 +285,29 @@ class AgentRuntime:
         self.require_open()
         return await delete_in(self.context, session_id, cancel=cancel)
 
+    async def retain(
+        self,
+        older_than: timedelta,
+        *,
+        statuses: Collection[Ended] = ENDED,
+        archive: str | os.PathLike[str] | None = None,
+        dry_run: bool = False,
+    ) -> Retention:
+        """Delete the sessions that ended long ago, and archive them first where a folder for that is given.
+
+        Args:
+            older_than: how long ago the last event of each, and of those that its calls began, must be.
+            statuses: only those whose last run ended so: `completed`, `failed`, `cancelled`, `idle` (it had none).
+            archive: folder for a file `<log>-<time>.jsonl.gz`; None = there is none.
+            dry_run: change nothing, and return what would be deleted.
+
+        Raises:
+            ConfigError: the age is negative, a status is none, or the folder is none; or the log cannot delete.
+            PersistenceError: the log or the archive failed; what is in no archive was not deleted.
+        """
+        self.require_open()
+        return await retain_in(self.context, older_than, statuses, archive, dry_run=dry_run)
+
     async def sessions(self) -> list[SessionId]:
         """Return the ids of all sessions in the log, in code-point order."""
         heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/")
@@ -423,6 +449,7 @@ class SyncRuntime:
 
     forget = blocking(AgentRuntime.forget)
     delete = blocking(AgentRuntime.delete)
+    retain = blocking(AgentRuntime.retain)
     sessions = blocking(AgentRuntime.sessions)
     recorded_after = blocking(AgentRuntime.recorded_after)
     tools_in_force = blocking(AgentRuntime.tools_in_force)

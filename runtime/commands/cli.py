@@ -14,7 +14,9 @@ import typer
 from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
 from refold.commands.keep.backup import backup
+from refold.commands.keep.compact import compact
 from refold.commands.keep.delete import delete
+from refold.commands.keep.retain import retain
 from refold.commands.look.check import check
 from refold.commands.look.export import export
 from refold.commands.look.import_log import import_log
@@ -62,6 +64,8 @@ for command in (
     export,
     backup,
     delete,
+    retain,
+    compact,
 ):
     app.command(epilog=EXIT_CODES_HELP)(command)
 app.command("import", epilog=EXIT_CODES_HELP)(import_log)

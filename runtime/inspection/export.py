@@ -6,6 +6,7 @@ payloads that they refer to and, of sessions, no others, and a file appears when
 
 import asyncio
 import contextlib
+import gzip
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -16,17 +17,20 @@ from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.pure_core import evolve_all
-from refold.events.model.payloads import all_restored, referenced_payloads, stored_hashes
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.model.payloads import all_restored, stored_hashes
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import history
-from refold.inspection.log_reading import Batches, ReadableLog, kind_of, opened, session_head, stream_head
-from refold.stores.event_store import EventStore, WholeLog
+from refold.inspection.log_reading import Batches, ReadableLog, opened, session_head, stream_head
+from refold.stores.event_store import WholeLog
 from refold.stores.jsonl.export import exported_lines
-from refold.stores.keeping.erasing import payload_names
+from refold.stores.keeping.erasing import payloads_of
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.rewrite import synchronise
 
 _BYTES_PER_WRITE = 256 * 1024
+
+UNFINISHED = ".exporting"
+"""Ends the name of a file that is not complete."""
 
 
 async def export_log(
@@ -46,7 +50,7 @@ async def export_log(
 
     Raises:
         ConfigError: there is no such session or stream, or a store of yours does not list its payloads.
-        LogFormatError: the log is damaged, or an event of a session cannot be decoded.
+        LogFormatError: the log is damaged.
         PersistenceError: the log cannot be read.
     """
     async with opened(log) as store:
@@ -57,9 +61,9 @@ async def export_log(
         only: set[StreamName] | None = None
         payloads: Collection[PayloadHash] | None = None
         if sessions is not None or streams is not None:
-            only = {(await session_head(store, session)).stream for session in sessions or ()}
-            only |= {(await stream_head(store, stream)).stream for stream in streams or ()}
-            payloads = await _payloads_of(store, only)
+            heads = [await session_head(store, session) for session in sessions or ()]
+            heads += [await stream_head(store, stream) for stream in streams or ()]
+            only, payloads = {head.stream for head in heads}, await payloads_of(store, heads)
         pieces: list[bytes] = []
         size = 0
         async with aclosing(exported_lines(cast("WholeLog", store), streams=only, payloads=payloads)) as lines:
@@ -81,13 +85,19 @@ async def export_to_file(
 ) -> None:
     """Write a log as JSON Lines into a new file with mode 0600, which appears when it is complete and durable.
 
+    It is compressed where its name ends in `.gz`. The same log gives the same bytes.
+
     Raises:
         ConfigError: the file is there already; or as `export_log`.
         LogFormatError: as `export_log`.
         PersistenceError: the log cannot be read, or the file cannot be written.
     """
     async with _new_file(path) as file:
-        await export_log(log, file.write, sessions=sessions, streams=streams)
+        if os.fspath(path).lower().endswith(".gz"):
+            with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+                await export_log(log, packed.write, sessions=sessions, streams=streams)
+        else:
+            await export_log(log, file.write, sessions=sessions, streams=streams)
 
 
 async def export_to_new_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -123,7 +133,7 @@ async def conversation_of(log: ReadableLog, session: str) -> tuple[str, list[Mes
 @asynccontextmanager
 async def _new_file(path: str | os.PathLike[str]) -> AsyncGenerator[BinaryIO, None]:
     target = absolute(path)
-    unfinished = target.with_name(target.name + ".exporting")
+    unfinished = target.with_name(target.name + UNFINISHED)
     _require_nothing(target)
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -151,19 +161,3 @@ async def _new_file(path: str | os.PathLike[str]) -> AsyncGenerator[BinaryIO, No
 def _require_nothing(target: Path) -> None:
     if os.path.lexists(target):
         raise ConfigError(f"{target} is there already; name another file, or remove it first")
-
-
-async def _payloads_of(store: EventStore, streams: Collection[StreamName]) -> set[PayloadHash]:
-    """Return the names of the payloads that streams refer to; memory for each of them.
-
-    What the events of a user's own kind say is not known here: each text that looks like such a name counts as one.
-    """
-    found: set[PayloadHash] = set()
-    for stream in streams:
-        async for batch in Batches(store, stream):
-            if kind_of(stream) != SESSION_KIND:
-                found.update(name for event in batch for name in payload_names(event.data))
-                continue
-            for event in SESSION_CODEC.decode_all(batch):
-                found.update(referenced_payloads(event))
-    return found

@@ -11,8 +11,16 @@ if TYPE_CHECKING:
     from refold.keeping.deletion import Deletion as Deletion
     from refold.keeping.deletion import NamedIn as NamedIn
     from refold.keeping.deletion import delete_session as delete_session
+    from refold.keeping.retention import Retention as Retention
+    from refold.keeping.retention import retain as retain
+    from refold.stores.keeping.compacting import Compaction as Compaction
+    from refold.stores.keeping.compacting import compact as compact
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
-        {"refold.keeping.deletion": "Deletion NamedIn delete_session"},
+        {
+            "refold.keeping.deletion": "Deletion NamedIn delete_session",
+            "refold.keeping.retention": "Retention retain",
+            "refold.stores.keeping.compacting": "Compaction compact",
+        },
     )

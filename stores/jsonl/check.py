@@ -8,12 +8,14 @@ been right, so that one fault is told once.
 """
 
 import copy
+import gzip
 import hashlib
 import itertools
 import logging
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
@@ -387,7 +389,7 @@ def find_damage(path: Path) -> tuple[LinesFound, list[DamagedLine]]:
         LogFormatError: the file is no log in this form, or comes from a newer Refold.
     """
     try:
-        with path.open("rb") as file:
+        with open_lines(path) as file:
             return _Scan(path).run(file)
     except OSError as error:
         raise PersistenceError(f"the log {path} cannot be read: {error.strerror}") from error
@@ -474,10 +476,22 @@ class _Scan:
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     """Give the lines of a file; of one that is longer than lines may be, the beginning."""
-    while data := file.readline(LINE_BYTES_MAX + 1):
-        yield data
-        while not data.endswith(b"\n") and len(data) > LINE_BYTES_MAX:
-            data = file.readline(LINE_BYTES_MAX + 1)
+    try:
+        while data := file.readline(LINE_BYTES_MAX + 1):
+            yield data
+            while not data.endswith(b"\n") and len(data) > LINE_BYTES_MAX:
+                data = file.readline(LINE_BYTES_MAX + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise LogFormatError(f"{getattr(file, 'name', 'the file')} is compressed and damaged: {error}") from error
+
+
+def open_lines(path: Path) -> BinaryIO:
+    """Open a text log, which is compressed where its name ends in `.gz`.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return cast("BinaryIO", gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 def _decoded_or_none(data: bytes) -> Line | None:

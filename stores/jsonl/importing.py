@@ -21,7 +21,7 @@ from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import first_chain
 from refold.stores.event_store import Tombstone
-from refold.stores.jsonl.check import Checked, CheckedBatch, CheckedPayload, LinesCheck, complete_appends
+from refold.stores.jsonl.check import Checked, CheckedBatch, CheckedPayload, LinesCheck, complete_appends, open_lines
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.append import (
     ADD_EVENT,
@@ -99,7 +99,7 @@ async def open_to_read(path: str | os.PathLike[str]) -> AsyncGenerator[SQLiteSto
     with tempfile.TemporaryDirectory(prefix="refold-") as folder:
         copy = Path(folder) / "events.db"
         try:
-            with log.open("rb") as source:
+            with open_lines(log) as source:
                 await import_log(source, str(log), copy)
         except OSError as error:
             raise PersistenceError(f"the log {log} cannot be read: {error.strerror}") from error

@@ -60,7 +60,7 @@ async def erase(
     """
     erased = Erased()
     end = await last_position(store)
-    named = [(family, await _payloads_of(store, family)) for family in families]
+    named = [(family, await payloads_of(store, family)) for family in families]
     users = Counter(payload for _, payloads in named for payload in payloads)
     shared = users.keys() & set(kept)
     doomed = {head.stream for family in families for head in family}
@@ -105,20 +105,23 @@ def _groups(named: Sequence[_Named]) -> Iterator[list[_Named]]:
         yield group
 
 
-async def _payloads_of(store: EventStore, family: Family) -> set[PayloadHash]:
-    """Return the payloads that the events of streams name, or that these payloads name in turn."""
+async def payloads_of(store: EventStore, family: Family) -> set[PayloadHash]:
+    """Return the payloads that the events of streams name, or that these payloads name in turn.
+
+    What events say is not known here, so each text that looks like the name of a payload counts as one.
+    """
     found: set[PayloadHash] = set()
     for head in family:
         version = 0
         while page := await store.read_stream(head.stream, after_version=version, limit=EVENTS_PER_PAGE):
-            found.update(name for event in page for name in payload_names(event.data))
+            found.update(name for event in page for name in _names_in(event.data))
             version = page[-1].version
     there: set[PayloadHash] = set()
     while found:
         name = found.pop()
         for data in (await store.read_payloads([name])).values():
             there.add(name)
-            found.update(set(payload_names(data)) - there)
+            found.update(set(_names_in(data)) - there)
     return there
 
 
@@ -135,12 +138,12 @@ async def _named_beside(
             break
         for event in page:
             if event.stream not in doomed:
-                shared |= wanted.intersection(payload_names(event.data))
+                shared |= wanted.intersection(_names_in(event.data))
         wanted -= shared
         position = page[-1].position
     return shared
 
 
-def payload_names(data: bytes) -> list[PayloadHash]:
+def _names_in(data: bytes) -> list[PayloadHash]:
     """Return each text in an event or a payload that may be the name of a payload."""
     return [PayloadHash(name.decode()) for name in _NAMES.findall(data)]

@@ -316,6 +316,19 @@ class LogWriter:
             self._connection.execute(f"PRAGMA busy_timeout = {busy_timeout}")
         return not busy
 
+    def vacuum(self) -> None:
+        """Write the whole file anew, without the room that deleted rows left."""
+        # SQLite attaches a copy; in a file, since a log may be larger than memory, which is unlinked once it is open.
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)
+        self._connection.execute("PRAGMA temp_store = FILE")
+        try:
+            self._last_position()
+            self._connection.execute("VACUUM")
+        finally:
+            self._heads.clear()
+            self._connection.execute("PRAGMA temp_store = MEMORY")
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
     def rescue(self) -> bool:
         """Copy the WAL, which has lost its name, into the log; return whether all of it is there now."""
         busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

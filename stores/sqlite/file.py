@@ -23,8 +23,8 @@ from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.read import missing_end
 from refold.stores.sqlite.rewrite import synchronise, write_again
 
-TEXT_LOG_SUFFIX: Final = ".jsonl"
-"""A file whose name ends so, in lower or upper case, is a text log; every other log is an SQLite file.
+TEXT_LOG_SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+"""A file whose name ends so, in lower or upper case, is a text log, the second compressed; every other log is SQLite's.
 
 The name decides, not the content: to look into a file that may be an SQLite log of this very process would be to close
 it again, and POSIX then drops the locks that SQLite holds on it (`refold.stores.sqlite.ownership`).
@@ -113,13 +113,13 @@ def require_path(path: str | os.PathLike[str]) -> None:
 
 
 def is_text_log(path: str | os.PathLike[str]) -> bool:
-    return os.fspath(path).lower().endswith(TEXT_LOG_SUFFIX)
+    return os.fspath(path).lower().endswith(TEXT_LOG_SUFFIXES)
 
 
 def require_no_text_log(path: str | os.PathLike[str]) -> None:
     if is_text_log(path):
         name = os.fspath(path)
-        log = f"{name[: -len(TEXT_LOG_SUFFIX)]}.db"
+        log = f"{name[: name.lower().rindex(TEXT_LOG_SUFFIXES[0])]}.db"
         raise ConfigError(
             f"{name} is a text log by its name, and only an SQLite file can be opened as a log: make one of it with "
             f"`refold import {name} {log}` and open that, or begin a new log as {log}"

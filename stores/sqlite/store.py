@@ -351,6 +351,16 @@ class SQLiteStore:
         with _called(self._log, self._name):
             return await writing.write(LogWriter.empty_wal, f"the WAL of {self._name} cannot be emptied")
 
+    async def vacuum(self) -> None:
+        """Write the whole file anew, without the room that deleted rows left; see `refold.stores.keeping.compacting`.
+
+        Raises:
+            PersistenceError: it failed; the log is as it was.
+        """
+        writing = self._require_writing()
+        with _called(self._log, self._name):
+            await writing.write(LogWriter.vacuum, f"the file of {self._name} cannot be written anew")
+
     async def find_damage(self) -> list[str]:
         """Return what SQLite finds wrong with the file, one line each; none if it is sound. Reads the whole file.
 

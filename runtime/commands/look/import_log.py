@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def import_log(
     source: Annotated[
         str,
-        argument("FILE", "What `refold export` wrote, or an older text log; - is stdin."),
+        argument("FILE", "What `refold export` or `retain` wrote, .gz too, or an older text log; - is stdin."),
     ],
     log: LogArgument,
     form: Annotated[
@@ -44,6 +44,7 @@ async def import_log(
     JSON: {log, streams, batches, events, payloads, partial}; with --format {log, session, imported, messages}.
     """
     from refold.events.core.errors import PersistenceError
+    from refold.stores.jsonl.check import open_lines
 
     if (form is None) != (session is None):
         raise typer.BadParameter("--format and --session belong together")
@@ -51,7 +52,7 @@ async def import_log(
         file: BinaryIO = typer.get_binary_stream("stdin")
         return await _imported(file, "stdin", log, form, session, agent, as_json)
     try:
-        file = Path(source).open("rb")  # noqa: ASYNC230, SIM115 - opening a local file, closed below
+        file = open_lines(Path(source))
     except (OSError, ValueError) as error:
         raise PersistenceError(f"{source} cannot be read: {getattr(error, 'strerror', error)}") from error
     with file:

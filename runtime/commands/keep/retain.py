@@ -1,0 +1,108 @@
+"""`refold retain LOG --older-than AGE`: sessions that ended long ago are archived and deleted."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command, option
+from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from refold.keeping.retention import Ended, Retention
+
+_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+NAMED: Final = 20
+"""So many sessions are named."""
+
+
+def age(text: str) -> timedelta:
+    """Return an age such as `90d`, or raise BadParameter."""
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no age; write a number and s, m, h, d or w, such as 90d")
+    try:
+        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is too long ago") from None
+
+
+@command
+async def retain(
+    log: LogArgument,
+    older_than: Annotated[
+        timedelta,
+        typer.Option(
+            "--older-than",
+            metavar="AGE",
+            parser=age,
+            help="So long ago the last event is: 90d, 12h, …",
+            show_default=False,
+        ),
+    ],
+    status: Annotated[
+        list[str] | None,
+        option("--status", "STATUS", "Only these: completed, failed, cancelled or idle. May be given again."),
+    ] = None,
+    archive: Annotated[
+        Path | None, option("--archive", "DIR", "Write what is deleted into a new compressed file there first.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be deleted.")] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Delete the sessions that ended long ago, and archive them first.
+
+    A session goes with those that its calls began, when all of them have ended and are old enough; see `refold delete`
+    for what goes along. With --archive nothing is deleted before DIR/LOG-TIME.jsonl.gz is on the disk and was read
+    again; `refold import` makes a log of it, and every command that looks into a log reads it. Interrupted, it is
+    completed by the next call. The file keeps its size; `refold compact` gives the room back.
+
+    Exits 3 if a runtime owns the log; call its `retain` there.
+
+    JSON: {log, until, dry_run, sessions, streams, events, payloads, archive, went_on, damaged, checkpoints, commands,
+    named_in: [{stream, events, versions}], wiped}; `until` is microseconds since the epoch.
+    """
+    from refold.events.core.errors import LogInUse
+    from refold.keeping.retention import ENDED
+    from refold.keeping.retention import retain as delete_old
+
+    statuses = cast("Collection[Ended]", tuple(status) if status else ENDED)
+    try:
+        retention = await delete_old(log, older_than, statuses=statuses, archive=archive, dry_run=dry_run)
+    except LogInUse as error:
+        error.args = (f"{error}; or call `retain` of that runtime",)
+        raise
+    if as_json:
+        write_json({"log": str(log), **{name: getattr(retention, name) for name in retention.__struct_fields__}})
+    else:
+        _write(retention)
+    return EXIT_OK
+
+
+def _write(retention: "Retention") -> None:
+    to = console()
+    counts = f"{counted(len(retention.sessions), 'session')}, {counted(retention.events, 'event')}"
+    write_paragraph(to, f"{'would delete' if retention.dry_run else 'deleted'} {counts}", style="bold")
+    if retention.sessions:
+        more = len(retention.sessions) - NAMED
+        named = ", ".join(map(one_line, retention.sessions[:NAMED]))
+        write_paragraph(to, f"{named}{f' and {more:,} more' if more > 0 else ''}", indent=2)
+    if retention.archive is not None:
+        write_paragraph(to, f"archived in {one_line(retention.archive)}")
+    for session in retention.went_on:
+        write_paragraph(to, f"{one_line(session)} stays: it went on meanwhile")
+    for session in retention.damaged:
+        write_paragraph(to, f"{one_line(session)} stays: it cannot be read; `refold check` says why", style="red")
+    for named_in in retention.named_in:
+        write_paragraph(to, f"{one_line(named_in.stream)} stays, and names them in {counted(named_in.events, 'event')}")
+    if not retention.wiped:
+        write_paragraph(
+            to, "another process reads the log, so that the WAL beside it still holds them; retain them once more"
+        )

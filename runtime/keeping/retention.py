@@ -1,0 +1,256 @@
+"""Keeping sessions for a time: those whose last event is older are archived, if that is asked for, and deleted.
+
+    await runtime.retain(timedelta(days=90), archive="archives")        # Beside runs of other sessions.
+    await retain("events.db", timedelta(days=90))                       # Where no runtime owns the log.
+
+Read `refold.keeping.deletion` first. A session is judged together with those that its calls began: all of them must
+have ended and be old enough, and they go together. The rules: nothing is deleted before its archive is on the disk, was
+read again from there, and holds every stream up to the very end that is deleted; and what a process that died has left
+to do is done by the next call.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from refold.actors.kernel.clock import Clock
+from refold.context import RuntimeContext
+from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
+from refold.events.core.ids import SessionId
+from refold.events.core.records import StreamHead
+from refold.events.session.core import SESSION_KIND
+from refold.inspection.export import UNFINISHED, export_to_file
+from refold.inspection.session_view import ListedSession, list_sessions
+from refold.keeping.deletion import NamedIn, OwnedLog, is_open, let_go, mentions, owned, wipe
+from refold.stores.event_store import ErasableLog
+from refold.stores.jsonl.check import find_damage
+from refold.stores.keeping.erasing import erase
+from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.store import SQLiteStore
+
+Ended: TypeAlias = Literal["completed", "failed", "cancelled", "idle"]
+"""How the last run of a session ended; `idle` = it never had one."""
+
+ENDED: Final[tuple[Ended, ...]] = ("completed", "failed", "cancelled", "idle")
+
+ARCHIVE_SUFFIX: Final = ".jsonl.gz"
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """What was deleted since it was too old, or would be."""
+
+    until: int
+    """Sessions whose last event is not after that, microseconds since the epoch, UTC."""
+    dry_run: bool
+    """Nothing was changed."""
+    sessions: tuple[SessionId, ...]
+    """In order of their names, without those that their calls began."""
+    streams: int = 0
+    events: int = 0
+    payloads: int = 0
+    archive: str | None = None
+    """The file in which they are; `refold import` makes a log of it."""
+    went_on: tuple[SessionId, ...] = ()
+    """Stay, since something was appended to them meanwhile."""
+    damaged: tuple[SessionId, ...] = ()
+    """Old enough or not, they stay, since they cannot be read; `refold check` says why, `refold delete` deletes one."""
+    checkpoints: int = 0
+    commands: int = 0
+    named_in: tuple[NamedIn, ...] = ()
+    wiped: bool = True
+    """As in `Deletion`."""
+
+
+async def retain(
+    log: str | os.PathLike[str],
+    older_than: timedelta,
+    *,
+    statuses: Collection[Ended] = ENDED,
+    archive: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    wait_for_log_s: float = 0.0,
+    clock: Clock | None = None,
+) -> Retention:
+    """Delete the sessions of a log that ended long ago; no runtime may own the log.
+
+    Args:
+        log: path of the log's file.
+        older_than: how long ago the last event of each must be.
+        statuses: only those whose last run ended so.
+        archive: folder for a file, `<log>-<time>.jsonl.gz`, that holds what is deleted; None = there is none.
+        dry_run: change nothing, and return what would be deleted.
+        wait_for_log_s: how long to wait for a runtime to release the log.
+        clock: says what time it is; None = the machine's.
+
+    Raises:
+        ConfigError: the age is negative, a status is none of `ENDED`, or the folder is none.
+        LogInUse: a runtime owns the log; ask that, by `AgentRuntime.retain`.
+        PersistenceError: the log cannot be read or written, or the archive cannot be; what is in no archive was not
+            deleted.
+    """
+    async with await SQLiteStore.open(log, read_only=dry_run, wait_for_log_s=wait_for_log_s) as store:
+        return await retain_in_log(owned(store, log, clock), older_than, statuses, archive, dry_run=dry_run)
+
+
+async def retain_in(
+    context: RuntimeContext,
+    older_than: timedelta,
+    statuses: Collection[Ended],
+    archive: str | os.PathLike[str] | None,
+    *,
+    dry_run: bool,
+) -> Retention:
+    """Delete old sessions of a runtime that is open on this event loop; as `retain`, beside all else."""
+    log = owned(context.store, context.settings.log, context.system.clock, context.configured_payloads())
+    checkpoints = 0
+
+    async def forget(sessions: Sequence[SessionId]) -> None:
+        nonlocal checkpoints
+        await let_go(context, sessions)
+        checkpoints += await context.forget_steps(sessions)
+
+    retention = await retain_in_log(log, older_than, statuses, archive, dry_run=dry_run, forget=forget)
+    return msgspec.structs.replace(retention, checkpoints=checkpoints)
+
+
+async def retain_in_log(
+    log: OwnedLog,
+    older_than: timedelta,
+    statuses: Collection[Ended],
+    archive: str | os.PathLike[str] | None,
+    *,
+    dry_run: bool,
+    forget: Callable[[Sequence[SessionId]], Awaitable[None]] | None = None,
+) -> Retention:
+    """Delete old sessions where nothing works for them; raises as `retain`.
+
+    Args:
+        forget: called with sessions that were deleted.
+    """
+    _check(older_than, statuses, archive)
+    until = log.clock.now_us() - older_than // timedelta(microseconds=1)
+    families, damaged = await _due(log.store, until, statuses)
+    roots = tuple(_session(family[0]) for family in families)
+    retention = Retention(until=until, dry_run=dry_run, sessions=roots, damaged=damaged)
+    if dry_run or not families:
+        heads = [head for family in families for head in family]
+        return msgspec.structs.replace(
+            retention,
+            streams=len(heads),
+            events=sum(head.version for head in heads),
+            wiped=dry_run or await wipe(log),  # An earlier process may have died before that.
+        )
+    kept_in = await _archived(log, families, Path(archive)) if archive is not None else None
+    names = {head.stream for family in families for head in family}
+    named_in = await mentions(log.store, names)
+    erased = await erase(log.store, families, at=log.clock.now_us(), kept=log.kept)
+    gone = [_session(head) for family in erased.families for head in family]
+    if forget is not None:
+        await forget(gone)
+    went_on = tuple(_session(family[0]) for family in erased.went_on)
+    return msgspec.structs.replace(
+        retention,
+        sessions=tuple(_session(family[0]) for family in erased.families),
+        streams=len(gone),
+        events=erased.events,
+        payloads=erased.payloads,
+        archive=kept_in,
+        went_on=went_on,
+        commands=await log.inbox.forget(gone) if log.inbox is not None else 0,
+        named_in=named_in,
+        wiped=await wipe(log),
+    )
+
+
+def _check(older_than: timedelta, statuses: Collection[Ended], archive: str | os.PathLike[str] | None) -> None:
+    if older_than < timedelta(0):
+        raise ConfigError(f"sessions cannot be older than a time to come; give an age of 0 or more, not {older_than}")
+    for status in statuses:
+        if status not in ENDED:
+            raise ConfigError(f"{status!r} is no status of a session that has ended; those are {', '.join(ENDED)}")
+    if archive is not None and not Path(archive).is_dir():
+        raise ConfigError(f"{os.fspath(archive)} is no folder for archives; make it first")
+
+
+def _session(head: StreamHead) -> SessionId:
+    return SessionId(head.stream.removeprefix(f"{SESSION_KIND}/"))
+
+
+async def _due(
+    store: ErasableLog, until: int, statuses: Collection[Ended]
+) -> tuple[list[list[StreamHead]], tuple[SessionId, ...]]:
+    """Return the families of which every session has ended, none of them after a time; and the damaged sessions."""
+    listed = {each.session: each for each in await list_sessions(store)}
+    families: dict[SessionId, list[ListedSession]] = {}
+    for each in listed.values():
+        families.setdefault(_root(each, listed), []).append(each)
+    due: list[list[StreamHead]] = []
+    for root, family in families.items():
+        if listed[root].status not in statuses or not all(_has_ended(each, until) for each in family):
+            continue
+        others = [each.session for each in family if each.session != root]
+        heads = [await store.head(f"{SESSION_KIND}/{session}") for session in (root, *others)]
+        due.append([head for head in heads if head is not None])
+    return due, tuple(each.session for each in listed.values() if each.status == "damaged")
+
+
+def _root(session: ListedSession, listed: dict[SessionId, ListedSession]) -> SessionId:
+    """Return the session at whose calls it all began, as far as those are in the log."""
+    met = {session.session}
+    while session.parent in listed and session.parent not in met:
+        met.add(session.parent)
+        session = listed[session.parent]
+    return session.session
+
+
+def _has_ended(session: ListedSession, until: int) -> bool:
+    return session.status in ENDED and not is_open(session) and session.at <= until
+
+
+async def _archived(log: OwnedLog, families: Sequence[Sequence[StreamHead]], folder: Path) -> str:
+    """Write streams into a new file, read that from the disk, and return its name if it holds all of them.
+
+    Raises:
+        PersistenceError: it cannot be written, or does not hold them.
+    """
+    name = "memory" if log.inbox is None else log.inbox.path.name.removesuffix(".inbox")
+    await asyncio.to_thread(_remove_unfinished, folder, name)
+    time = datetime.fromtimestamp(log.clock.now_us() / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    path = absolute(folder / f"{name}-{time}{ARCHIVE_SUFFIX}")
+    heads = [head for family in families for head in family]
+    await export_to_file(log.store, path, streams=[head.stream for head in heads])
+    try:
+        wrong = await asyncio.to_thread(_lacking, path, heads)
+    except LogFormatError as error:
+        wrong = str(error)
+    if wrong:
+        path.unlink()
+        raise PersistenceError(f"the archive {path} is not what was written: {wrong}; nothing was deleted")
+    return str(path)
+
+
+def _lacking(archive: Path, heads: Sequence[StreamHead]) -> str:
+    """Return what is wrong with an archive of streams; empty if nothing is.
+
+    Of a stream that is appended to meanwhile it may hold more; such a one is not deleted.
+    """
+    found, damage = find_damage(archive)
+    if damage:
+        return damage[0].message
+    for head in heads:
+        version, chain = found.streams.get(head.stream, (0, b""))
+        if version < head.version or (version == head.version and chain != head.chain):
+            return f"it lacks {head.stream}"
+    return ""
+
+
+def _remove_unfinished(folder: Path, log: str) -> None:
+    """Remove what a process has left that died while it archived; one that archives now fails, and deletes nothing."""
+    for path in folder.iterdir():
+        if path.name.startswith(f"{log}-") and path.name.endswith(ARCHIVE_SUFFIX + UNFINISHED):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,198 @@
+"""Sessions that ended long ago are archived and deleted, and the file of a log is made smaller."""
+
+import asyncio
+import json
+import os
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from refold import ConfigError, LogInUse, PersistenceError
+from refold.actors import ManualClock
+from refold.keeping import compact, delete_session, retain
+from refold.keeping import retention as module
+from refold.stores import SQLiteStore
+from refold.stores.keeping import compacting
+from tests.runtime.command_line import error_of, run
+from tests.runtime.keeping.talks import Waiting, assert_sound, found, mark, talk, talked, talking
+
+DAY = timedelta(days=1)
+
+
+async def aged(log: Path) -> ManualClock:
+    """Have `old` and `older` in a log, and `new` 100 days later; return the clock."""
+    clock = ManualClock()
+    async with talking(log, clock=clock) as runtime:
+        await talk(runtime, "old", "older")
+        clock.jump(100 * 86_400.0)
+        await talk(runtime, "new")
+    return clock
+
+
+async def test_what_is_old_is_archived_read_again_and_deleted(tmp_path: Path) -> None:
+    log, archives = tmp_path / "events.db", tmp_path / "archives"
+    archives.mkdir()
+    clock = await aged(log)
+    async with await SQLiteStore.open(log, read_only=True) as before:
+        kept = {name: await before.read_stream(name) for name in ("session/old", "session/new")}
+    tried = await retain(log, 90 * DAY, dry_run=True, archive=archives, clock=clock)
+    assert (tried.sessions, tried.streams, os.listdir(archives)) == (("old", "older"), 4, [])
+    done = await retain(log, 90 * DAY, archive=archives, clock=clock)
+    assert (done.sessions, done.streams, done.events, done.dry_run) == (tried.sessions, 4, tried.events, False)
+    [archive] = archives.iterdir()
+    assert str(archive) == done.archive
+    assert found(log.parent, "old").keys() <= {archive.name}
+    assert found(log.parent, "new") != {}
+    assert (await retain(log, 90 * DAY, archive=archives, clock=clock)).sessions == ()
+    assert len(os.listdir(archives)) == 1, "where nothing is deleted nothing is archived"
+    restored = tmp_path / "restored.db"
+    assert (await asyncio.to_thread(run, "import", archive, restored)).exit_code == 0
+    async with await SQLiteStore.open(restored, read_only=True) as after:
+        assert await after.read_stream("session/old") == kept["session/old"]
+        assert {head.stream.split("/")[1] for head in await after.list_streams()} == {"old", "older"}
+    async with await SQLiteStore.open(log, read_only=True) as after:
+        assert await after.read_stream("session/new") == kept["session/new"]
+    for path in (log, restored):
+        await assert_sound(path)
+    shown = await asyncio.to_thread(run, "show", archive, "old")
+    assert mark("old", "answer") in shown.stdout
+
+
+class Choice(NamedTuple):
+    """What is asked of a log in which `old` and `older` are 100 days old, and what is deleted."""
+
+    days: float
+    statuses: tuple[Any, ...]
+    deleted: tuple[str, ...]
+
+
+CHOICES = {
+    "all that has ended": Choice(0, ("completed", "failed", "cancelled", "idle"), ("new", "old", "older")),
+    "what is old": Choice(99, ("completed",), ("old", "older")),
+    "nothing is that old": Choice(101, ("completed",), ()),
+    "no run has ended so": Choice(0, ("failed", "idle"), ()),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES.values(), ids=CHOICES)
+async def test_only_what_is_asked_for_is_deleted_also_under_a_runtime(tmp_path: Path, case: Choice) -> None:
+    log = tmp_path / "events.db"
+    clock = await aged(log)
+    async with talking(log, clock=clock) as runtime:
+        open_before = set(await runtime.sessions())
+        done = await runtime.retain(case.days * DAY, statuses=case.statuses)
+        assert done.sessions == case.deleted
+        left = set(await runtime.sessions())
+        assert {name.split("/")[0] for name in open_before - left} == set(case.deleted)
+        assert all(found(tmp_path, name) == {} for name in case.deleted)
+        await talk(runtime, "later")
+    await assert_sound(log)
+
+
+async def test_what_goes_on_stays(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log, provider=(model := Waiting()), close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("alice")).send(mark("alice", "input")))
+        await model.asked.wait()
+        assert (await runtime.retain(timedelta(0))).sessions == ()
+    await asyncio.gather(sending, return_exceptions=True)
+    assert (await retain(log, timedelta(0))).sessions == ()
+    await delete_session(log, "alice", cancel=True)
+
+
+async def test_a_session_that_is_appended_to_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log) as runtime:
+        await talk(runtime, "alice", "bob", "carol")
+        erase = module.erase
+
+        async def erase_late(*given: Any, **named: Any) -> Any:
+            await (await runtime.session("bob")).clear()
+            return await erase(*given, **named)
+
+        monkeypatch.setattr(module, "erase", erase_late)
+        done = await runtime.retain(timedelta(0))
+        assert (done.sessions, done.went_on) == (("alice", "carol"), ("bob",))
+        assert found(tmp_path, "bob") != {}
+        await talk(runtime, "dave")
+    await assert_sound(log)
+
+
+async def test_nothing_is_deleted_where_the_archive_is_not_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, archives = tmp_path / "events.db", tmp_path / "archives"
+    archives.mkdir()
+    clock = await aged(log)
+    (archives / "events.db-1.jsonl.gz.exporting").write_bytes(b"left by a process that died")
+    export = module.export_to_file
+
+    async def cut(store: Any, path: Path, **named: Any) -> None:
+        await export(store, path, **named)
+        os.truncate(path, 1_000)
+
+    async def other(store: Any, path: Path, *, streams: Any) -> None:
+        await export(store, path, streams=streams[1:])
+
+    async def full(store: Any, path: Path, **named: Any) -> None:
+        raise PersistenceError(f"{path} cannot be written: No space left on device")
+
+    for spoilt, words in ((cut, "compressed and damaged"), (other, "it lacks session/old"), (full, "No space")):
+        monkeypatch.setattr(module, "export_to_file", spoilt)
+        with pytest.raises(PersistenceError, match=words):
+            await retain(log, 90 * DAY, archive=archives, clock=clock)
+    monkeypatch.setattr(module, "export_to_file", export)
+    assert (await retain(log, 90 * DAY, archive=archives, clock=clock)).sessions == ("old", "older")
+    assert not [name for name in os.listdir(archives) if name.endswith(".exporting")]
+
+
+def test_the_commands_tell_what_they_did_and_refuse_what_makes_no_sense(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    talked(log, "alice", "bob")
+    assert "would delete 0 sessions" in run("retain", log, "--older-than", "90d", "--dry-run").stdout
+    assert "would delete 2 sessions" in run("retain", log, "--older-than", "0s", "--dry-run").stdout
+    for options, words in (
+        (("--older-than", "soon"), "no age"),
+        (("--older-than", "9" * 20 + "w"), "too long ago"),
+        (("--older-than", "1d", "--status", "open"), "no status"),
+        (("--older-than", "1d", "--archive", tmp_path / "none"), "no folder"),
+    ):
+        refused = run("retain", log, *options)
+        assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
+    told = json.loads(run("retain", log, "--older-than", "0s", "--status", "completed", "--json").stdout)
+    assert (told["sessions"], told["archive"], told["wiped"]) == (["alice", "bob"], None, True)
+    smaller = json.loads(run("compact", log, "--json").stdout)
+    assert smaller["bytes_after"] < smaller["bytes_before"] / 2
+    assert smaller["bytes_after"] == log.stat().st_size
+    assert "bytes before" in run("compact", log).stdout
+    asyncio.run(assert_sound(log))
+
+
+async def test_a_log_that_a_runtime_owns_is_left_to_it(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log) as runtime:
+        await talk(runtime, "alice")
+        for refused in (retain(log, timedelta(0)), compact(log), delete_session(log, "alice")):
+            with pytest.raises(LogInUse):
+                await refused
+        told = await asyncio.to_thread(run, "retain", log, "--older-than", "0s")
+        assert (told.exit_code, "call `retain` of that runtime" in error_of(told)) == (3, True)
+        with pytest.raises(ConfigError, match="older than a time to come"):
+            await runtime.retain(timedelta(days=-1))
+
+
+async def test_a_log_is_not_made_smaller_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log) as runtime:
+        await talk(runtime, "alice", "bob")
+    before = log.read_bytes()
+    monkeypatch.setattr(compacting.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10_000))
+    with pytest.raises(PersistenceError, match="10,000 are free"):
+        await compact(log)
+    assert len(log.read_bytes()) == len(before)
+    await assert_sound(log)
