@@ -1,0 +1,56 @@
+"""Deleting, keeping, archiving and making smaller, interrupted: a few moments every day, all of them when asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.selfcheck.keeping.interrupted import (
+    MOMENTS,
+    WORKS,
+    Moment,
+    Original,
+    cancelled_at,
+    full_disk_at,
+    killed_at,
+    moments_of,
+    original,
+)
+
+CASES = [(name, moment) for name, work in WORKS.items() for moment in MOMENTS if moment != "file" or work.archived]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Original:
+    return original(tmp_path_factory.mktemp("keeping") / "original")
+
+
+@pytest.mark.parametrize(("name", "moment"), CASES)
+def test_kill_9_leaves_whole_sessions_and_the_next_call_completes_it(
+    log: Original, tmp_path: Path, name: str, moment: Moment
+) -> None:
+    work, folder = WORKS[name], tmp_path / "log"
+    count = moments_of(log, folder, work, moment)
+    assert count > 3
+    for nth in (count // 3, 2 * count // 3 + 1):
+        killed_at(log, folder, work, moment, nth)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "moment"), CASES)
+def test_kill_9_at_every_moment(log: Original, tmp_path: Path, name: str, moment: Moment) -> None:
+    work, folder, nth = WORKS[name], tmp_path / "log", 1
+    while killed_at(log, folder, work, moment, nth):
+        nth += 1
+    assert nth > 3
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_a_full_disk_is_told_and_leaves_whole_sessions(log: Original, tmp_path: Path, name: str) -> None:
+    for nth in (2, 12):
+        full_disk_at(log, tmp_path / "log", WORKS[name], nth)
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_cancellation_leaves_whole_sessions(log: Original, tmp_path: Path, name: str) -> None:
+    for step in (7, 90):
+        cancelled_at(log, tmp_path / "log", WORKS[name], step)
