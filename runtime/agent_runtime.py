@@ -33,7 +33,7 @@ from refold.events.session.react import pending
 from refold.events.session.state import SessionState
 from refold.inspection.log_reading import require_not_deleted
 from refold.keeping.deletion import Deletion, delete_in
-from refold.keeping.retention import ENDED, Ended, Retention, retain_in
+from refold.keeping.retention import ENDED, EndedStatus, Retention, retain_in
 from refold.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
 from refold.options import RuntimeOptions, Settings, checked_options
@@ -289,7 +289,7 @@ class AgentRuntime:
         self,
         older_than: timedelta,
         *,
-        statuses: Collection[Ended] = ENDED,
+        statuses: Collection[EndedStatus] = ENDED,
         archive: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
     ) -> Retention:

@@ -33,10 +33,10 @@ from refold.stores.keeping.erasing import erase
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.store import SQLiteStore
 
-Ended: TypeAlias = Literal["completed", "failed", "cancelled", "idle"]
+EndedStatus: TypeAlias = Literal["completed", "failed", "cancelled", "idle"]
 """How the last run of a session ended; `idle` = it never had one."""
 
-ENDED: Final[tuple[Ended, ...]] = ("completed", "failed", "cancelled", "idle")
+ENDED: Final[tuple[EndedStatus, ...]] = ("completed", "failed", "cancelled", "idle")
 
 ARCHIVE_SUFFIX: Final = ".jsonl.gz"
 
@@ -70,7 +70,7 @@ async def retain(
     log: str | os.PathLike[str],
     older_than: timedelta,
     *,
-    statuses: Collection[Ended] = ENDED,
+    statuses: Collection[EndedStatus] = ENDED,
     archive: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     wait_for_log_s: float = 0.0,
@@ -100,7 +100,7 @@ async def retain(
 async def retain_in(
     context: RuntimeContext,
     older_than: timedelta,
-    statuses: Collection[Ended],
+    statuses: Collection[EndedStatus],
     archive: str | os.PathLike[str] | None,
     *,
     dry_run: bool,
@@ -121,7 +121,7 @@ async def retain_in(
 async def retain_in_log(
     log: OwnedLog,
     older_than: timedelta,
-    statuses: Collection[Ended],
+    statuses: Collection[EndedStatus],
     archive: str | os.PathLike[str] | None,
     *,
     dry_run: bool,
@@ -167,7 +167,7 @@ async def retain_in_log(
     )
 
 
-def _check(older_than: timedelta, statuses: Collection[Ended], archive: str | os.PathLike[str] | None) -> None:
+def _check(older_than: timedelta, statuses: Collection[EndedStatus], archive: str | os.PathLike[str] | None) -> None:
     if older_than < timedelta(0):
         raise ConfigError(f"sessions cannot be older than a time to come; give an age of 0 or more, not {older_than}")
     for status in statuses:
@@ -182,7 +182,7 @@ def _session(head: StreamHead) -> SessionId:
 
 
 async def _due(
-    store: ErasableLog, until: int, statuses: Collection[Ended]
+    store: ErasableLog, until: int, statuses: Collection[EndedStatus]
 ) -> tuple[list[list[StreamHead]], tuple[SessionId, ...]]:
     """Return the families of which every session has ended, none of them after a time; and the damaged sessions."""
     listed = {each.session: each for each in await list_sessions(store)}

@@ -13,7 +13,7 @@ from refold.commands.output import console, counted, one_line, write_json, write
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from refold.keeping.retention import Ended, Retention
+    from refold.keeping.retention import EndedStatus, Retention
 
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
@@ -73,7 +73,7 @@ async def retain(
     from refold.keeping.retention import ENDED
     from refold.keeping.retention import retain as delete_old
 
-    statuses = cast("Collection[Ended]", tuple(status) if status else ENDED)
+    statuses = cast("Collection[EndedStatus]", tuple(status) if status else ENDED)
     try:
         retention = await delete_old(log, older_than, statuses=statuses, archive=archive, dry_run=dry_run)
     except LogInUse as error:
