@@ -16,6 +16,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from refold.actors.agent.compaction import NotWanted, Summarising, compacted
+from refold.actors.agent.refusals import Refusals
 from refold.actors.calls.middleware import HookContext, Hooks
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
@@ -67,10 +68,6 @@ MODEL_KIND = "model"
 
 IN_FLIGHT_S = 0.02
 """A call that takes longer has its request recorded before its end, if it does not follow from the log."""
-
-SHORTENED = (0.6, 0.6, 0.6, 0.6, 0.01, 0)
-"""What part of a request's tokens may stay each time that the provider finds it too long; 0 = it is not shortened any
-more. The last but one leaves what a window never leaves out."""
 
 DELTAS_PER_STEP = 50
 """After so many pieces of an answer that came without a wait, others get a turn."""
@@ -199,13 +196,14 @@ class ModelActor(Actor):
             verdicts=answer.verdicts,
             rejected=rejected,
             stop_details=response.stop_details,
+            refused=outgoing.prepared.refused,
         )
         return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
 
     async def _answered(self, calling: _Calling, wanted: WantedRequest) -> tuple[ModelResponse, OutgoingRequest]:
-        """Return the answer and its request, which is shortened as often as the provider finds it too long."""
-        message = calling.message
-        for part in SHORTENED:
+        """Return the answer and its request, of which the more is left out, the more often the provider refuses it."""
+        message, refusals = calling.message, Refusals(self._requests, wanted)
+        while True:
             again = functools.partial(self._requests.make, wanted)
             outgoing = await once_log_allows(again, self.system.clock, str(message))
             outgoing = outgoing.leaving_through(self._provider, streamed=wanted.configuration.streaming)
@@ -216,19 +214,9 @@ class ModelActor(Actor):
                     response = await self._answer(calling, outgoing.request)
                 return response, calling.outgoing
             except ProviderError as error:
-                if error.kind != "context_too_long" or calling.partial.begun:
+                if calling.partial.begun:
                     raise
-                plain, _ = await self._requests.plain(wanted)
-                shorter = self._requests.shortened(plain, wanted, outgoing.prepared, part) if part else None
-                if shorter is None:
-                    raise ProviderError(
-                        f"{error}; nothing more of the conversation can be left out: what is new is too long, or the "
-                        "system prompt and the tools are",
-                        kind=error.kind,
-                        status=error.status,
-                    ) from error
-                wanted = shorter
-        raise AssertionError("the last part is none, which returns or raises")
+                wanted = await refusals.less(error, wanted, outgoing)
 
     @contextmanager
     def _in_flight(
@@ -378,6 +366,7 @@ class ModelActor(Actor):
             retry_after_s=_finite(provider.retry_after_s) if provider is not None else None,
             request=outgoing.reference if outgoing is not None else None,
             asked=message.wanted.asked,
+            keeps_content=provider is not None and provider.kind == "invalid_request",
         )
         payloads = outgoing.payloads if outgoing is not None else {}
         return EffectEnded(key=message.key, command=command, payloads=payloads)

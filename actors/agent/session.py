@@ -376,6 +376,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             length=len(messages),
             latest_input=run.latest_input,
             conversation=self._conversation,
+            accepted=self.state.accepted if self.state.accepted_by == configuration.model else 0,
             counted=self.state.counted,
             fits=self.state.fits,
         )

@@ -36,6 +36,7 @@ from refold.events.model.context_window import (
 from refold.events.model.history_rules import HistoryRules
 from refold.events.model.messages import NOTHING, ModelRequest, Prepared, RequestReference
 from refold.events.model.payloads import INLINE_BYTES_MAX
+from refold.events.model.refused import Refused
 from refold.events.model.request import (
     applied,
     difference,
@@ -93,6 +94,10 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many tokens the provider counts for one of the window's."""
     fits: int = 0
     """Tokens, counted by the window, that the provider did not find too long; 0 = it has found nothing too long."""
+    accepted: int = 0
+    """How many of the messages the model has taken already."""
+    refused: Refused | None = None
+    """What it is without, since the provider refused it."""
     remembered: Remembered | None = None
     """What memories add, where they were asked already."""
     notes: tuple[str, ...] = ()
@@ -186,7 +191,8 @@ class RequestMaker:
         """
         plain, reference = await self.plain(wanted)
         remembered = wanted.remembered or await self.remembered(wanted, plain)
-        prepared = Prepared(added=remembered.added, notes=wanted.notes + remembered.notes)
+        notes = wanted.notes + remembered.notes
+        prepared = Prepared(refused=wanted.refused, added=remembered.added, notes=notes)
         reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
         prepared, tokens = self._trimmed(plain, wanted, prepared)
         reference = msgspec.structs.replace(reference, estimated=tokens, fits=wanted.fits)
@@ -301,7 +307,7 @@ def context_of(plain: ModelRequest, wanted: WantedRequest, prepared: Prepared) -
     request = applied(plain, msgspec.structs.replace(prepared, kept=None))
     return Context(
         system_prompt=request.system_prompt,
-        messages=plain.messages,
+        messages=request.messages,
         tools=request.tools,
         latest_input=wanted.latest_input,
         scale=wanted.counted,

@@ -122,6 +122,8 @@ class ProviderError(RefoldError):
         status: HTTP status, or None where there was no response.
         retryable: whether the same request may succeed later.
         retry_after_s: seconds the provider asked us to wait, or None.
+        field: what of the request the provider finds wrong, in its words, such as `temperature` or
+            `messages[3].content`; None = it does not say. Where it is a setting, nothing is set aside.
     """
 
     def __init__(
@@ -132,8 +134,10 @@ class ProviderError(RefoldError):
         status: int | None = None,
         retryable: bool = False,
         retry_after_s: float | None = None,
+        field: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.field = field
         self.kind: ProviderErrorKind = kind
         self.status = status
         self.retryable = retryable

@@ -149,6 +149,7 @@ class Redaction:
             status=error.status,
             retryable=error.retryable,
             retry_after_s=error.retry_after_s,
+            field=self.text(error.field) if error.field is not None else None,
         )
 
     def finds(self, data: bytes) -> bool:

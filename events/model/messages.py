@@ -15,6 +15,7 @@ import msgspec
 from refold.events.core.content import AnswerContent, Json, JsonObject, Message, TextBlock, ThinkingBlock
 from refold.events.core.ids import PayloadHash
 from refold.events.model.configuration import ToolSpec
+from refold.events.model.refused import Refused
 from refold.events.model.spending import Usage as Usage
 
 
@@ -57,8 +58,10 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was done to one request, in this order: messages were left out, texts were added, the rest was rewritten."""
+    """What was done to one request, in the order of the fields."""
 
+    refused: Refused | None = None
+    """What notes stand for, since the provider had refused it."""
     kept: tuple[tuple[int, int], ...] | None = None
     """The messages of the history that were kept, as ranges from the first to before the second place, in order; None =
     all of them."""

@@ -26,6 +26,7 @@ from refold.events.model.messages import (
     SystemAddition,
 )
 from refold.events.model.payloads import INLINE_BYTES_MAX, PAYLOAD_BYTES_MAX
+from refold.events.model.refused import without
 
 AS_IT_STANDS = "request"
 """Form of a request whose provider does not say what it makes of it."""
@@ -69,6 +70,8 @@ def plain_request(
 
 def applied(request: ModelRequest, prepared: Prepared) -> ModelRequest:
     """Return a plain request as it is after what was done to it."""
+    if prepared.refused is not None:
+        request = msgspec.structs.replace(request, messages=without(request.messages, prepared.refused.parts))
     if prepared.kept is not None:
         request = msgspec.structs.replace(request, messages=kept_messages(request.messages, prepared.kept))
     if prepared.added:

@@ -22,7 +22,7 @@ from refold.events.session import commands
 from refold.events.session import events as ev
 from refold.events.session.normalise import imported_messages
 from refold.events.session.react import pending
-from refold.events.session.set_aside import content_at
+from refold.events.session.set_aside import asides_named, require_undoable
 from refold.events.session.state import (
     CALL_ID,
     CommandWord,
@@ -81,6 +81,8 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             return _admit_clear(state, command)
         case commands.SetContentAside():
             return _admit_aside(state, command)
+        case commands.TakeContentBack():
+            return _admit_taking_back(state, command)
         case commands.SendInput():
             return _admit_input(state, command)
         case commands.AllowTurn():
@@ -119,6 +121,7 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
                 retryable=command.retryable,
                 retry_after_s=float(command.retry_after_s) if command.retry_after_s is not None else None,
                 request=command.request,
+                keeps_content=command.keeps_content,
             )
         case commands.RecordToolResult():
             return _admit_tool_result(state, command)
@@ -213,15 +216,25 @@ def _admit_clear(state: SessionState, command: commands.ClearHistory) -> ev.Sess
 
 
 def _admit_aside(state: SessionState, command: commands.SetContentAside) -> ev.SessionEvent | Recorded:
-    if (recorded := _recorded(state, "aside", command.key, (command.messages, command.calls))) is not None:
+    given: tuple[object, ...] = (command.messages, command.calls)
+    given = given if command.part is None else (*given, command.part)
+    if (recorded := _recorded(state, "aside", command.key, given)) is not None:
         return recorded
     if state.run is not None:
         raise CommandRejected(f"{state.run.id} is under way; cancel it, or set something aside after it")
-    aside = content_at(state, command.messages, command.calls)
+    aside = asides_named(state, command)
     if not aside:
         raise CommandRejected("nothing of it is in what the model is shown; it was set aside, summarised or cleared")
-    digest = content_digest((command.messages, command.calls))
-    return ev.InputSetAside(messages=aside, reason=command.reason, key=command.key, digest=digest)
+    return ev.InputSetAside(messages=aside, reason=command.reason, key=command.key, digest=content_digest(given))
+
+
+def _admit_taking_back(state: SessionState, command: commands.TakeContentBack) -> ev.SessionEvent | Recorded:
+    if (recorded := _recorded(state, "take back", command.key, command.aside)) is not None:
+        return recorded
+    if state.run is not None:
+        raise CommandRejected(f"{state.run.id} is under way; cancel it, or take something back after it")
+    require_undoable(state, command.aside)
+    return ev.ContentTakenBack(aside=command.aside, reason=command.reason, key=command.key)
 
 
 def _admit_cancel(state: SessionState, command: commands.CancelRun) -> ev.SessionEvent | Recorded:
@@ -327,6 +340,7 @@ def _admit_response(state: SessionState, command: commands.RecordModelResponse) 
         verdicts=command.verdicts,
         rejected=command.rejected if command.rejected.strip() or not command.rejected else REJECTED_TEXT,
         stop_details=command.stop_details or _stop_details(command, content),
+        refused=command.refused,
     )
 
 

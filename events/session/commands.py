@@ -11,6 +11,7 @@ from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Mes
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, StopReason, Usage
+from refold.events.model.refused import Refused
 from refold.events.session.events import Verdict
 
 
@@ -39,8 +40,19 @@ class SetContentAside(msgspec.Struct, frozen=True, kw_only=True):
     """Leave messages, or results of calls, out of later requests."""
 
     messages: tuple[Message, ...] = ()
-    """As they are in the history."""
+    """As they were said."""
     calls: tuple[ToolCallId, ...] = ()
+    part: int | None = None
+    """Only the block at this place in the message, or in the content of the result, from 0; None = all of it."""
+    reason: str = ""
+    key: str | None = None
+
+
+class TakeContentBack(msgspec.Struct, frozen=True, kw_only=True):
+    """Show a model again what was set aside."""
+
+    aside: int
+    """Version of its InputSetAside."""
     reason: str = ""
     key: str | None = None
 
@@ -161,6 +173,8 @@ class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     rejected: str = ""
     """Why it cannot be used, in words for the model; only for an answer without tool calls."""
     stop_details: JsonObject | None = None
+    refused: Refused | None = None
+    """What its request was without, since the provider had refused it."""
 
 
 class RecordModelInterruption(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +200,8 @@ class RecordModelFailure(msgspec.Struct, frozen=True, kw_only=True):
     request: RequestReference | None = None
     asked: int = 0
     """Version of the event that wanted the model call; 0 = that of the turn, whichever attempt it is."""
+    keeps_content: bool = False
+    """See `ModelFailed`."""
 
 
 class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +247,7 @@ SessionCommand: TypeAlias = (
     | ImportHistory
     | ClearHistory
     | SetContentAside
+    | TakeContentBack
     | SendInput
     | AllowTurn
     | CancelRun

@@ -19,6 +19,7 @@ from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, CodeIdentity, EffectClass, Tier
 from refold.events.model.messages import RequestReference, StopReason, Usage
+from refold.events.model.refused import Refused
 
 RunFailureKind = Literal[
     "max_turns",
@@ -86,6 +87,15 @@ class InputSetAside(Event, frozen=True, kw_only=True, tag="session.input_set_asi
     key: str | None = None
     digest: str = ""
     """Of what was given with the key."""
+
+
+class ContentTakenBack(Event, frozen=True, kw_only=True, tag="session.content_taken_back.v1"):
+    """What was set aside stands in the history again, where it stood."""
+
+    aside: int
+    """Version of the InputSetAside."""
+    reason: str = ""
+    key: str | None = None
 
 
 class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1"):
@@ -196,6 +206,8 @@ class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_respon
     stop_details: JsonObject | None = None
     """What the provider said of why the model stopped, if anything; of a refusal, and of an answer that was cut before
     its first word, at least the reason itself."""
+    refused: Refused | None = None
+    """What its request was without, since the provider had refused one with it; it is set aside."""
 
 
 class ModelInterrupted(Event, frozen=True, kw_only=True, tag="session.model_interrupted.v1"):
@@ -221,6 +233,9 @@ class ModelFailed(Event, frozen=True, kw_only=True, tag="session.model_failed.v1
     retryable: bool = False
     retry_after_s: float | None = None
     request: RequestReference | None = None
+    keeps_content: bool = False
+    """Nothing is set aside for it: the model was asked without what might be why, or the provider names a setting.
+    False in logs of before that, where new images and the like were set aside for an `invalid_request`."""
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True, tag="session.retry_scheduled.v1"):
@@ -413,6 +428,7 @@ SessionEvent: TypeAlias = (
     | HistoryImported
     | HistoryCleared
     | InputSetAside
+    | ContentTakenBack
     | InputQueued
     | RunStarted
     | TurnAllowed

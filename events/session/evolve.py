@@ -85,6 +85,7 @@ def _imported(state: SessionState, event: ev.HistoryImported) -> None:
 def _cleared(state: SessionState, event: ev.HistoryCleared) -> None:
     _remember_calls(state, state.messages)
     state.messages = []
+    state.asides = {}
     state.accepted = 0
     state.cleared = state.version
     if event.key is not None:
@@ -92,12 +93,28 @@ def _cleared(state: SessionState, event: ev.HistoryCleared) -> None:
 
 
 def _set_aside(state: SessionState, event: ev.InputSetAside) -> None:
-    messages = list(state.messages)
-    for aside in event.messages:
-        messages[aside.place] = aside.stands
-    state.messages = messages
+    before = _replaced(state, event.messages)
+    state.asides[state.version] = before
     if event.key is not None:
         state.keys[event.key] = SessionKey(state.version, event.digest, "aside")
+
+
+def _taken_back(state: SessionState, event: ev.ContentTakenBack) -> None:
+    back = state.asides.pop(event.aside)
+    _replaced(state, back)
+    state.accepted = min((state.accepted, *(one.place for one in back)))  # It may be refused again.
+    if event.key is not None:
+        state.keys[event.key] = SessionKey(state.version, content_digest(event.aside), "take back")
+
+
+def _replaced(state: SessionState, messages: Sequence[ev.SetAside]) -> tuple[ev.SetAside, ...]:
+    """Have others stand for messages of the history, and return what stood there."""
+    history = list(state.messages)
+    before = tuple(ev.SetAside(place=aside.place, stands=history[aside.place]) for aside in messages)
+    for aside in messages:
+        history[aside.place] = aside.stands
+    state.messages = history
+    return before
 
 
 def _remember_calls(state: SessionState, messages: Sequence[Message]) -> None:
@@ -168,11 +185,21 @@ def _context_prepared(state: SessionState, event: ev.ContextPrepared) -> None:
         run.latest_input = next((place for place, message in enumerate(event.summary) if message == kept), 0)
     state.messages = [*event.summary, *state.messages[event.replaced :]]
     state.accepted = state.accepted - event.replaced + len(event.summary) if state.accepted >= event.replaced else 0
+    state.asides = _moved(state.asides, len(event.summary) - event.replaced, event.replaced)
     state.summarised = state.version
     _spend(state, event.usage, event.model)
     spent = budget_spent(state, run)
     if spent is not None:
         run.phase, run.ending = "ending", Ending("failed", "budget", spent)
+
+
+def _moved(kept: dict[int, tuple[ev.SetAside, ...]], by: int, first: int) -> dict[int, tuple[ev.SetAside, ...]]:
+    """Return what was set aside of the messages from a place on, which all stand by so many places further."""
+    moved = {
+        version: tuple(ev.SetAside(place=one.place + by, stands=one.stands) for one in asides if one.place >= first)
+        for version, asides in kept.items()
+    }
+    return {version: asides for version, asides in moved.items() if asides}
 
 
 def _model_requested(state: SessionState, event: ev.ModelRequested) -> None:
@@ -195,10 +222,15 @@ def _join(state: SessionState, run: Run) -> None:
 
 
 def _model_responded(state: SessionState, event: ev.ModelResponded) -> None:
-    run = _open_run(state)
     _spend(state, event.usage, event.model)
     _learn_size(state, event)
+    _answered(state, event)
     state.accepted = len(state.messages)
+    state.accepted_by = state.configuration.model if state.configuration is not None else ""
+
+
+def _answered(state: SessionState, event: ev.ModelResponded) -> None:
+    run = _open_run(state)
     run.resumes = 0
     run.stop_reason = event.stop_reason
     uses = tool_uses(event.content)
@@ -407,6 +439,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.HistoryImported: _imported,
     ev.HistoryCleared: _cleared,
     ev.InputSetAside: _set_aside,
+    ev.ContentTakenBack: _taken_back,
     ev.InputQueued: _input_queued,
     ev.RunStarted: _run_started,
     ev.TurnAllowed: _turn_allowed,

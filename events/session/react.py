@@ -59,9 +59,10 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
+from refold.events.model.refused import Refused
 from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
-from refold.events.session.set_aside import refused_content
+from refold.events.session.set_aside import asides, refused_content
 from refold.events.session.state import (
     Run,
     SessionState,
@@ -150,6 +151,7 @@ def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
             ev.SessionOpened()
             | ev.AgentConfigured()
             | ev.HistoryCleared()
+            | ev.ContentTakenBack()
             | ev.TimerSet()
             | ev.ModelInterrupted()
             | ev.ToolResultLate()
@@ -165,7 +167,9 @@ def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
             return [_denied(state, expired, "denied", EXPIRED_TEXT)]
         case ev.ModelFailed() if (retry := _retry(state, event)) is not None:
             return [retry]
-        case ev.ModelFailed(kind="invalid_request", status=status) if (
+        case ev.ModelResponded(refused=Refused(parts=parts, reason=reason)) if set_aside := asides(state, parts):
+            return [ev.InputSetAside(messages=set_aside, reason=reason)]
+        case ev.ModelFailed(kind="invalid_request", keeps_content=False, status=status) if (
             status != NOT_FOUND and _sets_aside(state) and (refused := refused_content(state))
         ):
             return [ev.InputSetAside(messages=refused, reason=event.message)]

@@ -1,88 +1,84 @@
-"""What a provider refuses for good is set aside: later requests hold a note in its place, and the session goes on.
+"""What is set aside: later requests hold a note in its place, and the session goes on; the events keep what was said.
 
-Read `refused_content` first. Such a thing is a broken or too large image, or a document: it would make every later
-request fail, too. A text is set aside by hand only: providers refuse requests for their settings as well, and then a
-question must not be lost. The events keep what was said. The rule: what stands in the place of a message keeps the
-history balanced, so a message stays where it was, and a result stays one.
+`refold.events.model.refused` says what a note stands for, and what is set aside without being asked for. A person may
+name any message that the history holds, or a part of one. The rule: a message stays where it was, and what was set
+aside can be taken back.
 """
 
-from collections.abc import Container
+from collections.abc import Sequence
 
-from refold.events.core.content import (
-    Block,
-    Message,
-    ResultContent,
-    StoredBlock,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from refold.events.core.content import Block, Message, TextBlock, ToolResultBlock, ToolUseBlock
+from refold.events.core.errors import CommandRejected
+from refold.events.model.refused import INPUT_NOTE, Part, is_more_than_text, noted, parts_said
+from refold.events.session.commands import SetContentAside
 from refold.events.session.events import SetAside
 from refold.events.session.state import SessionState
 
-INPUT_NOTE = "(What stood here was set aside, since the provider refused it.)"
-"""Stands for what was said."""
 
-RESULT_NOTE = "The result was set aside, since the provider refused it."
-"""Stands for what a tool returned."""
+def asides(state: SessionState, parts: Sequence[Part]) -> tuple[SetAside, ...]:
+    """Return what stands for the messages that have some of the parts, oldest first."""
+    places = sorted({part.message for part in parts if part.message < len(state.messages)})
+    return tuple(SetAside(place=place, stands=noted(state.messages[place], place, parts)) for place in places)
+
+
+def asides_named(state: SessionState, command: SetContentAside) -> tuple[SetAside, ...]:
+    """Return what stands for what a person names: messages as they were said, results of calls, or a part of one."""
+    parts: list[Part] = []
+    for place, message in enumerate(state.messages):
+        said = message in command.messages or _first_said(state, place) in command.messages
+        if said and command.part is not None:
+            parts.append(Part(place, command.part))
+        elif said:
+            parts.extend(parts_said(place, message))
+            if message.role == "assistant":
+                parts.extend(Part(place, number) for number, block in _calls_in(message) if block.input)
+        for number, block in enumerate(message.content):
+            if isinstance(block, ToolResultBlock) and block.tool_use_id in command.calls:
+                parts.append(Part(place, number, command.part))
+    found = asides(state, parts)
+    return tuple(aside for aside in found if aside.stands != state.messages[aside.place])
+
+
+def _calls_in(message: Message) -> list[tuple[int, ToolUseBlock]]:
+    return [(number, block) for number, block in enumerate(message.content) if isinstance(block, ToolUseBlock)]
+
+
+def _first_said(state: SessionState, place: int) -> Message | None:
+    """Return a message as it was before anything of it was set aside; None = nothing was."""
+    found = (aside.stands for kept in state.asides.values() for aside in kept if aside.place == place)
+    return next(found, None)
+
+
+def require_undoable(state: SessionState, aside: int) -> None:
+    """Raise CommandRejected unless what was set aside at a version can be taken back now."""
+    kept = state.asides.get(aside)
+    if kept is None:
+        raise CommandRejected(
+            f"version {aside} set nothing aside that could be taken back; it is back, or was summarised or cleared"
+        )
+    places = {one.place for one in kept}
+    later = [version for version, more in state.asides.items() if version > aside and places & {m.place for m in more}]
+    if later:
+        raise CommandRejected(f"version {later[-1]} set more of the same message aside; take that back first")
 
 
 def refused_content(state: SessionState) -> tuple[SetAside, ...]:
-    """Return what stands for that in the history which can be why a provider has just refused the request.
+    """Return what was set aside for a refusal before the request was asked again without it: all new that is no text.
 
-    It took everything up to its last answer, so it is the images and the like of what is new.
+    Only for logs in which that was decided (`ModelFailed.keeps_content`).
     """
     new = [(place, state.messages[place]) for place in range(state.accepted, len(state.messages))]
     return tuple(
-        SetAside(place=place, stands=_without(message, whole=False))
+        SetAside(place=place, stands=_noted_once(place, message))
         for place, message in new
-        if message.role == "user" and any(map(_is_more_than_text, message.content))
+        if message.role == "user" and any(map(is_more_than_text, message.content))
     )
 
 
-def content_at(state: SessionState, messages: Container[Message], calls: Container[str]) -> tuple[SetAside, ...]:
-    """Return what stands for messages of the history, and for the results of calls, that a person sets aside."""
-    found: list[SetAside] = []
-    for place, message in enumerate(state.messages):
-        if message in messages:
-            found.append(SetAside(place=place, stands=_without(message, whole=True)))
-        elif any(block.tool_use_id in calls for block in message.content if isinstance(block, ToolResultBlock)):
-            content = tuple(
-                _result_note(block) if isinstance(block, ToolResultBlock) and block.tool_use_id in calls else block
-                for block in message.content
-            )
-            found.append(SetAside(place=place, stands=Message(message.role, content)))
-    return tuple(one for one in found if one.stands != state.messages[one.place])
-
-
-def _is_more_than_text(block: Block | ResultContent) -> bool:
-    match block:
-        case TextBlock() | ToolUseBlock():
-            return False
-        case StoredBlock(holds=holds):
-            return holds != "text"
-        case ToolResultBlock(content=content):
-            return any(map(_is_more_than_text, content))
-        case _:
-            return True
-
-
-def _without(message: Message, *, whole: bool) -> Message:
-    """Return a message with notes in place of what is more than text, or of all that was said."""
-    kept: list[Block] = []
-    noted = False
-    for block in message.content:
-        if isinstance(block, ToolUseBlock) or not (whole or _is_more_than_text(block)):
+def _noted_once(place: int, message: Message) -> Message:
+    parts = [Part(place, number) for number, block in enumerate(message.content) if is_more_than_text(block)]
+    note, kept = TextBlock(text=INPUT_NOTE), list[Block]()
+    for block in noted(message, place, parts).content:
+        if block != note or note not in kept:
             kept.append(block)
-        elif isinstance(block, ToolResultBlock):
-            kept.append(_result_note(block))
-        elif not noted:
-            kept.append(TextBlock(text=INPUT_NOTE))
-            noted = True
     return Message(message.role, tuple(kept))
-
-
-def _result_note(block: ToolResultBlock) -> ToolResultBlock:
-    return ToolResultBlock(
-        tool_use_id=block.tool_use_id, content=(TextBlock(text=RESULT_NOTE),), is_error=True, kind="permanent"
-    )

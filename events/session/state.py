@@ -36,7 +36,7 @@ from refold.events.model.messages import StopReason
 from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import Usage, overspent
 from refold.events.session import events as ev
-from refold.events.session.events import RunFailureKind, ToolAttemptFailed, Verdict
+from refold.events.session.events import RunFailureKind, SetAside, ToolAttemptFailed, Verdict
 
 Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
 """What a run is doing.
@@ -213,7 +213,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of its terminal event."""
 
 
-CommandWord = Literal["send", "cancel", "decide", "import", "clear", "aside"]
+CommandWord = Literal["send", "cancel", "decide", "import", "clear", "aside", "take back"]
 """Commands that take an idempotency key."""
 
 
@@ -261,7 +261,11 @@ class SessionState(msgspec.Struct):
     cleared: int = 0
     """Version of the last HistoryCleared."""
     accepted: int = 0
-    """How many of the messages were in a request that the model has answered."""
+    """How many of the messages were in a request that the model has answered, or are its answer."""
+    accepted_by: str = ""
+    """The model of which that is true, as it is configured."""
+    asides: dict[int, tuple[SetAside, ...]] = {}
+    """What stood in the history where something was set aside, by the version of InputSetAside; places are of now."""
     counted: float = 1.0
     """How many tokens the provider counted for one that was counted by the context window, in the last answer of which
     both are known; at least 1."""

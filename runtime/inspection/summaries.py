@@ -197,6 +197,8 @@ def _other_words(event: Event) -> str:
         case ev.InputSetAside(messages=messages, reason=reason):
             places = ", ".join(str(aside.place + 1) for aside in messages)
             return f"message {places} of the history is left out of later requests: {reason or 'so it was asked'}"
+        case ev.ContentTakenBack(aside=aside, reason=reason):
+            return f"what version {aside} set aside is in later requests again: {reason or 'so it was asked'}"
         case ev.ContextPrepared(replaced=replaced):
             return f"a summary stands for the oldest {replaced} messages"
         case _:

@@ -58,6 +58,7 @@ class RecordedError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     status: int | None = None
     retryable: bool = False
     retry_after_s: float | None = None
+    field: str | None = None
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -331,6 +332,7 @@ class RecordingProvider(StreamingProvider):
             status=error.status,
             retryable=error.retryable,
             retry_after_s=error.retry_after_s,
+            field=clean_text(self.redactor.text(error.field)) if error.field is not None else None,
         )
 
 
@@ -419,6 +421,7 @@ async def _ended(exchange: Exchange) -> ModelResponse:
             status=error.status,
             retryable=error.retryable,
             retry_after_s=error.retry_after_s,
+            field=error.field,
         )
     while True:
         await asyncio.get_running_loop().create_future()

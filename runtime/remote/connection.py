@@ -41,6 +41,7 @@ from refold.remote.protocol import (
     InboxCommand,
     InboxDecide,
     InboxSetAside,
+    InboxTakeBack,
     Refused,
     send_command,
 )
@@ -287,7 +288,15 @@ class ConnectedSession:
         )
         return (await self._give(decision, key)).outcome is not None
 
-    async def set_aside(self, version: int, *, reason: str = "", key: str | None = None) -> bool:
+    async def set_aside(
+        self,
+        version: int,
+        *,
+        message: int | None = None,
+        part: int | None = None,
+        reason: str = "",
+        key: str | None = None,
+    ) -> bool:
         """Leave what an event brought out of later requests, as `Session.set_aside` does.
 
         Returns:
@@ -298,7 +307,12 @@ class ConnectedSession:
             ConfigError: there is no such session.
             PersistenceError: it could not be put into the inbox.
         """
-        command = InboxSetAside(version=version, reason=recorded_reason(reason))
+        command = InboxSetAside(version=version, message=message, part=part, reason=recorded_reason(reason))
+        return (await self._give(command, key)).outcome is not None
+
+    async def take_back(self, version: int, *, reason: str = "", key: str | None = None) -> bool:
+        """Show a model again what was set aside, as `Session.take_back` does; returns and raises as `set_aside`."""
+        command = InboxTakeBack(version=version, reason=recorded_reason(reason))
         return (await self._give(command, key)).outcome is not None
 
     async def approvals(self) -> list[AwaitedDecision]:
@@ -480,6 +494,7 @@ class SyncConnectedSession:
     cancel = blocking(ConnectedSession.cancel)
     decide = blocking(ConnectedSession.decide)
     set_aside = blocking(ConnectedSession.set_aside)
+    take_back = blocking(ConnectedSession.take_back)
     approvals = blocking(ConnectedSession.approvals)
     history = blocking(ConnectedSession.history)
 

@@ -21,12 +21,12 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
-from refold.events.session.commands import CancelRun, DecideApproval, SendInput, SetContentAside
+from refold.events.session.commands import CancelRun, DecideApproval, SendInput, SetContentAside, TakeContentBack
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import CancelRequested, SessionEvent, recorded_reason
 from refold.events.session.state import run_of_input
 from refold.keeping.deletion import Deletion
-from refold.sessions.access import Input, aside_command, checked_key, input_blocks, input_content
+from refold.sessions.access import Input, aside_command, checked_key, input_blocks, input_content, take_back_command
 from refold.sessions.reads import event_at
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
@@ -69,7 +69,19 @@ class InboxSetAside(msgspec.Struct, frozen=True, kw_only=True, tag="set_aside", 
     """Leave what an event brought out of later requests."""
 
     version: int
-    """Of an input, a result or an imported history."""
+    """Of an input, an answer, a result, a summary or an imported history."""
+    message: int | None = None
+    """Only this one of several messages, from 0."""
+    part: int | None = None
+    """Only this block of it, from 0."""
+    reason: str = ""
+
+
+class InboxTakeBack(msgspec.Struct, frozen=True, kw_only=True, tag="take_back", forbid_unknown_fields=True):
+    """Show a model again what was set aside."""
+
+    version: int
+    """Of the InputSetAside."""
     reason: str = ""
 
 
@@ -80,7 +92,7 @@ class InboxDelete(msgspec.Struct, frozen=True, kw_only=True, tag="delete", forbi
     """End its runs first."""
 
 
-SessionRow: TypeAlias = InboxSend | InboxCancel | InboxDecide | InboxSetAside
+SessionRow: TypeAlias = InboxSend | InboxCancel | InboxDecide | InboxSetAside | InboxTakeBack
 """What a row says that becomes an event of its session."""
 
 InboxCommand: TypeAlias = SessionRow | InboxDelete
@@ -191,7 +203,7 @@ class Inbox:
 
 def session_command(
     command: SessionRow, key: str, named: SessionEvent | None = None
-) -> tuple[SendInput | CancelRun | DecideApproval | SetContentAside, dict[PayloadHash, bytes]]:
+) -> tuple[SendInput | CancelRun | DecideApproval | SetContentAside | TakeContentBack, dict[PayloadHash, bytes]]:
     """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected.
 
     Args:
@@ -210,8 +222,10 @@ def session_command(
             return CancelRun(run=run, reason=reason, key=key), {}
         case InboxDecide(call=call, allow=allow, reason=reason, always=always):
             return DecideApproval(call=call, allowed=allow, reason=reason, always=always, key=key), {}
-        case InboxSetAside(version=version, reason=reason):
-            return aside_command(named, version, reason, key), {}
+        case InboxSetAside(version=version, message=message, part=part, reason=reason):
+            return aside_command(named, version, message, part, reason, key), {}
+        case InboxTakeBack(version=version, reason=reason):
+            return take_back_command(version, reason, key), {}
 
 
 async def named_event(store: EventStore, session: SessionId, command: InboxCommand) -> SessionEvent | None:
@@ -259,7 +273,7 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
                 run=RunId(clean_text(run)) if run is not None else None,
                 reason=recorded_reason(reason) if reason is not None else None,
             )
-        case InboxSetAside(reason=reason):
+        case InboxSetAside(reason=reason) | InboxTakeBack(reason=reason):
             return msgspec.structs.replace(command, reason=recorded_reason(reason))
         case InboxDelete():
             return command

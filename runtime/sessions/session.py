@@ -45,6 +45,7 @@ from refold.sessions.access import (
     checked_time,
     import_command,
     input_content,
+    take_back_command,
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.sessions.outcome import RunResult, Spent, TurnResult
@@ -294,23 +295,50 @@ class Session:
         """
         await self._access.ask(ClearHistory(key=checked_key(key)))
 
-    async def set_aside(self, version: int, *, reason: str = "", key: str | None = None) -> None:
-        """Leave what an event brought out of later requests: an input, a result, or an imported history.
+    async def set_aside(
+        self,
+        version: int,
+        *,
+        message: int | None = None,
+        part: int | None = None,
+        reason: str = "",
+        key: str | None = None,
+    ) -> None:
+        """Leave what an event brought out of later requests, whole or in part.
 
-        For what a provider refuses for good, where that was not noticed by itself. The event stays in the log, and a
-        note takes its place in the history.
+        For what a provider refuses for good, where that was not noticed by itself, and for what no model should see
+        again. The event stays in the log, and a note takes its place in the history; of a call the arguments go, and
+        the call stays. `take_back` undoes it.
 
         Args:
-            version: of the InputQueued, TimerSet, ToolCallCompleted, ToolCallFailed or HistoryImported.
+            version: of the InputQueued, TimerSet, ModelResponded, ToolCallCompleted, ToolCallFailed, ContextPrepared
+                or HistoryImported. Of an imported history it is what users said and tools returned, unless `message`
+                says which.
+            message: only this one of several messages, from 0.
+            part: only this block of the message or the result, from 0.
             reason: is recorded.
             key: idempotency key.
 
         Raises:
             CommandRejected: a run is under way, or what that event brought is not in what the model is shown.
-            ConfigError: there is no such version, or it brought nothing that a model is shown.
+            ConfigError: there is no such version, message or part, or it brought nothing that a model is shown.
         """
         event = await event_at(self._context.store, self.id, version)
-        await self._access.ask(aside_command(event, version, reason, key))
+        await self._access.ask(aside_command(event, version, message, part, reason, key))
+
+    async def take_back(self, version: int, *, reason: str = "", key: str | None = None) -> None:
+        """Show a model again what was set aside, by hand or by itself.
+
+        Args:
+            version: of the InputSetAside.
+            reason: is recorded.
+            key: idempotency key.
+
+        Raises:
+            CommandRejected: a run is under way; or it set nothing aside, is back already, was summarised or cleared,
+                or more of the same message was set aside later, which goes first.
+        """
+        await self._access.ask(take_back_command(version, reason, key))
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; open calls have a result that says so."""

@@ -193,6 +193,7 @@ class SyncSession:
     import_history = blocking(Session.import_history)
     clear = blocking(Session.clear)
     set_aside = blocking(Session.set_aside)
+    take_back = blocking(Session.take_back)
     history = blocking(Session.history)
     checkpoint = blocking(Session.checkpoint)
     payload = blocking(Session.payload)

@@ -8,29 +8,30 @@ import pytest
 
 import refold
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.session.events import InputSetAside
-from refold.events.session.set_aside import INPUT_NOTE, RESULT_NOTE
+from refold.events.model.refused import INPUT_NOTE, RESULT_NOTE
+from refold.events.session.events import InputSetAside, ModelResponded
 from refold.inspection.check import check_log
-from refold.replay import replay
+from refold.replay import recorded_request, replay
 from tests.runtime.command_line import run
 
 BROKEN = refold.ImageBlock(media_type="image/png", data=b"broken")
 
 
 def has_image(content: Sequence[object]) -> bool:
-    return any(isinstance(block, refold.ImageBlock) or has_image(getattr(block, "content", ())) for block in content)
+    return any(block == BROKEN or has_image(getattr(block, "content", ())) for block in content)
 
 
 class Picky:
-    """Refuses every request that holds an image or the word "poison", as `invalid_request`."""
+    """Refuses every request that holds a broken image, or a word, as `invalid_request`."""
 
-    def __init__(self, *answers: refold.ModelResponse) -> None:
+    def __init__(self, *answers: refold.ModelResponse, word: str = "poison") -> None:
         self.answers = list(answers)
+        self.word = word
         self.requests: list[refold.ModelRequest] = []
 
     async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
         self.requests.append(request)
-        if any(has_image(message.content) or "poison" in message.text for message in request.messages):
+        if any(has_image(message.content) or self.word in message.text for message in request.messages):
             raise refold.ProviderError("Could not process image", kind="invalid_request", status=400)
         return self.answers.pop(0) if self.answers else refold.say("Yes.")
 
@@ -41,6 +42,10 @@ def picture() -> list[refold.TextBlock | refold.ImageBlock]:
 
 
 CALL = refold.ModelResponse(content=(refold.use("picture", {}),), stop_reason="tool_use")
+OLD = [
+    refold.Message("user", (refold.TextBlock(text="Old."), BROKEN)),
+    refold.Message("assistant", (refold.TextBlock(text="I see."),)),
+]
 
 
 async def image_sent(session: refold.Session) -> object:
@@ -52,17 +57,23 @@ async def image_returned(session: refold.Session) -> object:
 
 
 async def image_imported(session: refold.Session) -> object:
-    old = [
-        refold.Message("user", (refold.TextBlock(text="Old."), BROKEN)),
-        refold.Message("assistant", (refold.TextBlock(text="I see."),)),
-    ]
-    await session.import_history(old)
+    await session.import_history(OLD)
     return (await session.send("And?")).outcome
+
+
+async def two_images_sent(session: refold.Session) -> object:
+    good = refold.ImageBlock(media_type="image/png", data=b"good")
+    return (await session.send([good, refold.TextBlock(text="Which?"), BROKEN])).outcome
 
 
 REFUSED: dict[str, tuple[Callable[[refold.Session], Any], list[refold.ModelResponse], list[str]]] = {
     "an image in an input": (image_sent, [], [f"What is this?{INPUT_NOTE}"]),
-    "an image that a tool returned": (image_returned, [refold.say("Good."), CALL], ["Show me.", RESULT_NOTE]),
+    "one image of several": (two_images_sent, [], [f"Which?{INPUT_NOTE}"]),
+    "an image that a tool returned": (
+        image_returned,
+        [refold.say("Good."), CALL],
+        ["Show me.", f"Here it is.{INPUT_NOTE}"],
+    ),
     "an image of an imported history": (image_imported, [], [f"Old.{INPUT_NOTE}", "And?"]),
 }
 
@@ -82,93 +93,226 @@ def said_by_user(messages: Sequence[refold.Message]) -> list[str]:
     ]
 
 
+async def asides_of(session: refold.Session) -> list[tuple[int, str]]:
+    """Return the versions and reasons of what was set aside."""
+    events = [event async for event in session.events()]
+    return [(event.version, event.event.reason) for event in events if isinstance(event.event, InputSetAside)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("what", REFUSED)
-async def test_what_is_refused_is_set_aside_and_the_session_goes_on(tmp_path: Path, what: str) -> None:
+async def test_the_model_is_asked_without_what_is_refused_and_that_is_set_aside(
+    tmp_path: Path, what: str, streaming: bool
+) -> None:
     say_it, answers, shown = REFUSED[what]
-    provider, log = Picky(*answers), tmp_path / "events.db"
-    async with refold.AgentRuntime(
-        refold.AgentConfig(model="m"), provider=provider, tools=[picture], log=log
-    ) as runtime:
+    provider, log, config = Picky(*answers), tmp_path / "events.db", refold.AgentConfig(model="m", streaming=streaming)
+    async with refold.AgentRuntime(config, provider=provider, tools=[picture], log=log) as runtime:
         session = await runtime.session("a")
         assert (await session.send("I like tea.")).outcome == refold.Completed()
-        failed = await say_it(session)
-        assert isinstance(failed, refold.Failed)
-        assert "Could not process image" in str(failed.error)
-    async with refold.AgentRuntime(
-        refold.AgentConfig(model="m"), provider=provider, tools=[picture], log=log
-    ) as runtime:
+        assert await say_it(session) == refold.Completed()
+        assert len(provider.requests) == 3 + len(answers[1:]), "it is asked once more"
+    async with refold.AgentRuntime(config, provider=provider, tools=[picture], log=log) as runtime:
         session = await runtime.session("a")
         assert (await session.send("Are you there?")).outcome == refold.Completed()
         assert said_by_user(provider.requests[-1].messages) == ["I like tea.", *shown, "Are you there?"]
-        asides = [event.event async for event in session.events() if isinstance(event.event, InputSetAside)]
-        assert [aside.reason for aside in asides] == ["ProviderError: Could not process image"]
+        (aside,) = await asides_of(session)
+        assert aside[1] == "ProviderError: Could not process image"
+        answered = [event.version async for event in session.events() if isinstance(event.event, ModelResponded)]
+        request = (await recorded_request(log, "a", answered[-2])).request
+        assert request.messages == provider.requests[-2].messages
     assert (await check_log(log)).sound
     (await replay(log)).raise_for_divergence()
 
 
-async def test_a_text_is_set_aside_by_hand_only_since_settings_are_refused_in_the_same_words() -> None:
+@pytest.mark.parametrize(
+    ("error", "asks"),
+    [
+        (refold.ProviderError("model: claud", kind="invalid_request", status=404), 1),
+        (refold.ProviderError("no", kind="invalid_request", status=400, field="temperature"), 1),
+        (refold.ProviderError("I do not like it", kind="invalid_request", status=400), 2),
+        (refold.ProviderError("no", kind="invalid_request", status=400, field="messages[0].content[1]"), 2),
+        (refold.ProviderError("busy", kind="overloaded", status=529), 1),
+    ],
+    ids=["no such model", "a setting", "unsure", "the content", "no refusal"],
+)
+async def test_a_refusal_of_something_else_takes_no_image_away(error: refold.ProviderError, asks: int) -> None:
+    refusals = [error] * asks
+    provider = refold.ScriptedProvider([*refusals, refold.say("A cat.")])
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider) as runtime:
+        session = await runtime.session("a")
+        outcome = await image_sent(session)
+        assert isinstance(outcome, refold.Failed)
+        assert str(error) in outcome.error.message
+        assert (await session.send("And now?")).text == "A cat."
+        assert has_image(provider.requests[-1].messages[0].content)
+        assert await asides_of(session) == []
+
+
+async def test_a_text_that_no_run_got_past_is_set_aside_by_a_later_one_and_the_latest_never() -> None:
     provider = Picky()
     async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider) as runtime:
         session = await runtime.session("a")
         assert isinstance((await session.send("poison")).outcome, refold.Failed)
-        assert isinstance((await session.send("Are you there?")).outcome, refold.Failed)
-        await session.set_aside(3, reason="the provider refuses it")
-        assert (await session.send("And now?")).outcome == refold.Completed()
-        assert said_by_user(provider.requests[-1].messages) == [INPUT_NOTE, "Are you there?", "And now?"]
+        assert (await session.send("Are you there?")).outcome == refold.Completed()
+        assert said_by_user(provider.requests[-1].messages) == [INPUT_NOTE, "Are you there?"]
+        assert isinstance((await session.send("more poison")).outcome, refold.Failed)
+        assert len(provider.requests) == 4, "what was taken is not suspected"
 
 
-async def test_a_model_that_is_not_there_takes_no_image_away() -> None:
-    async def answer(request: refold.ModelRequest) -> refold.ModelResponse:
-        raise refold.ProviderError("model: claud", kind="invalid_request", status=404)
-
-    provider = refold.ScriptedProvider([answer, refold.say("A cat.")])
-    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider) as runtime:
+@pytest.mark.parametrize("word", ["tea 3", "Yes. 4"])
+async def test_what_an_earlier_model_took_and_the_new_one_refuses_is_set_aside(tmp_path: Path, word: str) -> None:
+    log, calm = tmp_path / "events.db", Picky(*(refold.say(f"Yes. {number}") for number in range(9)), word="?")
+    async with refold.AgentRuntime(refold.AgentConfig(model="old"), provider=calm, log=log) as runtime:
+        for number in range(6):
+            await (await runtime.session("a")).send(f"tea {number}")
+    async with refold.AgentRuntime(refold.AgentConfig(model="new"), provider=Picky(word=word), log=log) as runtime:
         session = await runtime.session("a")
-        assert isinstance(await image_sent(session), refold.Failed)
-        assert (await session.send("And now?")).text == "A cat."
-        assert has_image(provider.requests[-1].messages[0].content)
+        assert (await session.send("And now?")).outcome == refold.Completed()
+        left = "".join(message.text for message in await session.history())
+        assert word not in left
+        assert len([number for number in range(6) if f"tea {number}" in left]) >= 4, "a quarter at most is lost"
+        await session.take_back((await asides_of(session))[0][0])
+        assert word in "".join(message.text for message in await session.history())
+        assert (await session.send("And again?")).outcome == refold.Completed(), "it is suspected again"
+    (await replay(log)).raise_for_divergence()
 
 
-async def test_what_was_taken_before_is_left_alone_and_a_person_sets_it_aside(tmp_path: Path) -> None:
-    provider, log = Picky(), tmp_path / "events.db"
+async def test_what_is_too_large_to_be_sent_is_set_aside_largest_first(tmp_path: Path) -> None:
+    class Narrow(Picky):
+        async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
+            self.requests.append(request)
+            blocks = [block for message in request.messages for block in message.content]
+            if (
+                sum(len(block.data) for block in blocks if isinstance(block, refold.ImageBlock | refold.DocumentBlock))
+                > 100
+            ):
+                raise refold.ProviderError("the request is too large", kind="context_too_long", status=413)
+            return refold.say("Yes.")
+
+    provider, log = Narrow(), tmp_path / "events.db"
+    scan = refold.DocumentBlock(data=b"x" * 90, name="scan.pdf")
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, log=log) as runtime:
+        session = await runtime.session("a")
+        await session.send("Hello")
+        sent = await session.send([refold.TextBlock(text="Read both."), BROKEN, scan, scan])
+        assert sent.outcome == refold.Completed()
+        assert said_by_user(provider.requests[-1].messages) == ["Hello", f"Read both.{INPUT_NOTE}"]
+        assert has_image(provider.requests[-1].messages[-1].content)
+        whole = await session.send([refold.TextBlock(text="And this?"), refold.DocumentBlock(data=b"x" * 101)])
+        assert whole.outcome == refold.Completed()
+        assert len(provider.requests) <= 20
+    (await replay(log)).raise_for_divergence()
+
+
+async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tmp_path: Path) -> None:
+    """The calls and results stay balanced, and each undo gives back exactly what was there."""
+    call = refold.ModelResponse(
+        content=(refold.TextBlock(text="I look."), refold.use("picture", {"of": "tea"})), stop_reason="tool_use"
+    )
+    provider, log = Picky(refold.say("Good."), call, refold.say("Seen.")), tmp_path / "events.db"
+
+    @refold.tool(tier="observe", effect="pure")
+    def picture(of: str) -> list[refold.TextBlock]:
+        return [refold.TextBlock(text=f"Here is {of}."), refold.TextBlock(text="Enjoy.")]
+
     async with refold.AgentRuntime(
         refold.AgentConfig(model="m"), provider=provider, tools=[picture], log=log
     ) as runtime:
         session = await runtime.session("a")
-        await session.send("Keep this.", key="one")
-        versions = [event.version async for event in session.events()]
-        await session.set_aside(3, reason="by mistake", key="k")
-        await session.set_aside(3, reason="by mistake", key="k")
-        assert len([event async for event in session.events()]) == len(versions) + 1
-        assert said_by_user(await session.history()) == [INPUT_NOTE]
-        for version, error, words in (
-            (3, CommandRejected, "nothing of it"),
-            (1, ConfigError, "brought no input"),
-            (99, ConfigError, "brought no input"),
-            (-1, ConfigError, "brought no input"),
+        await session.import_history(
+            [refold.Message("user", (refold.TextBlock(text="Old."), refold.TextBlock(text="Older."))), OLD[1]]
+        )
+        for text in ("One", "Two"):
+            await session.send(text)
+        versions = {
+            name: [event.version async for event in session.events() if type(event.event).__name__ == name]
+            for name in ("HistoryImported", "InputQueued", "ModelResponded", "ToolCallCompleted")
+        }
+        (imported,), (one, _), (_, asked, _), (result,) = versions.values()
+        whole = await session.history()
+        cases: list[tuple[int, dict[str, int], str, str]] = [
+            (one, {}, "One", INPUT_NOTE),
+            (imported, {"message": 1}, "I see.", INPUT_NOTE),
+            (imported, {"message": 0, "part": 1}, "Older.", INPUT_NOTE),
+            (asked, {"part": 0}, "I look.", INPUT_NOTE),
+            (asked, {"part": 1}, "{'of': 'tea'}", "input={}"),
+            (asked, {}, "{'of': 'tea'}", "input={}"),
+            (result, {"part": 1}, "Enjoy.", INPUT_NOTE),
+            (result, {}, "Here is tea.", RESULT_NOTE),
+        ]
+        for version, place, gone, stands in cases:
+            await session.set_aside(version, **place)
+            left = repr(await session.history())
+            assert gone not in left, (version, place)
+            assert stands in left
+            lengths = [len(message.content) for message in await session.history()]
+            assert lengths[: len(whole)] == [len(message.content) for message in whole]
+            assert (await session.send("Go on.")).outcome == refold.Completed()
+            await session.take_back((await asides_of(session))[-1][0], reason="by mistake")
+            assert (await session.history())[: len(whole)] == whole
+        for version, place, words in (
+            (imported, {"message": 2}, "2 messages to name"),
+            (imported, {"part": 0}, "of which the part is"),
+            (result, {"message": 0}, "0 messages to name"),
+            (result, {"part": 2}, "2 parts to name"),
+            (one, {"part": -1}, "1 parts to name"),
+            (1, {}, "brought nothing"),
+            (99, {}, "brought nothing"),
+            (-1, {}, "brought nothing"),
         ):
-            with pytest.raises(error, match=words):
-                await session.set_aside(version)
-        await session.send("Go on.")
-        assert said_by_user(provider.requests[-1].messages) == [INPUT_NOTE, "Go on."]
+            with pytest.raises(ConfigError, match=words):
+                await session.set_aside(version, **place)
+    assert (await check_log(log)).sound
+    (await replay(log)).raise_for_divergence()
+
+
+async def test_keys_and_the_order_of_undoing_hold() -> None:
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=Picky()) as runtime:
+        session = await runtime.session("a")
+        await session.send(["Keep this.", "And this."], key="one")
+        await session.set_aside(3, part=0, key="k")
+        await session.set_aside(3, part=0, key="k")
+        with pytest.raises(CommandRejected, match="used before"):
+            await session.set_aside(3, part=1, key="k")
+        await session.set_aside(3, reason="all of it")
+        first, second = [version for version, _ in await asides_of(session)]
+        assert said_by_user(await session.history()) == [2 * INPUT_NOTE]
+        with pytest.raises(CommandRejected, match="nothing of it"):
+            await session.set_aside(3)
+        with pytest.raises(CommandRejected, match=f"version {second} set more"):
+            await session.take_back(first)
+        for version in (second, first):
+            await session.take_back(version, key=f"back {version}")
+            await session.take_back(version, key=f"back {version}")
+            with pytest.raises(CommandRejected, match="it is back"):
+                await session.take_back(version)
+        assert said_by_user(await session.history()) == ["Keep this.And this."]
 
 
 def test_the_command_and_a_connection_set_aside_in_a_log_that_no_runtime_owns(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    with refold.AgentRuntime(
-        refold.AgentConfig(model="m"), provider=Picky(refold.say("Good."), CALL), tools=[picture], log=log
-    ) as runtime:
+    with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=Picky(refold.say("Good.")), log=log) as runtime:
         session = runtime.session("a")
         for text in ("One", "Two"):
             session.send(text)
-    assert run("set-aside", log, "a", 3, "--reason", "private").exit_code == 0
+    assert run("set-aside", log, "a", 3, "--part", 0, "--reason", "private").exit_code == 0
     assert run("set-aside", log, "a", 3).exit_code == 1
     assert run("set-aside", log, "a", 1).exit_code == 1
     assert run("set-aside", log, "a", 0).exit_code == 2
+    assert run("set-aside", log, "a", 3, "--undo", "--part", 0).exit_code == 2
     with refold.connect(log) as connection:
-        assert said_by_user(connection.session("a").history())[0] == INPUT_NOTE
-        with pytest.raises(CommandRejected, match="brought no input"):
-            connection.session("a").set_aside(2)
-    assert "message 1 of the history is left out of later requests: private" in run("show", log, "a").stdout
+        connected = connection.session("a")
+        assert said_by_user(connected.history())[0] == INPUT_NOTE
+        with pytest.raises(CommandRejected, match="brought nothing"):
+            connected.set_aside(2)
+        shown = run("show", log, "a").stdout
+        assert "message 1 of the history is left out of later requests: private" in shown
+        aside = next(event.version for event in connected.events() if isinstance(event.event, InputSetAside))
+        assert run("set-aside", log, "a", aside, "--undo").exit_code == 0
+        assert run("set-aside", log, "a", aside, "--undo").exit_code == 1
+        assert said_by_user(connected.history())[0] == "One"
+        assert connected.set_aside(3)
+        assert connected.take_back(aside + 2)
+    assert f"what version {aside} set aside is in later requests again" in run("show", log, "a").stdout
     assert run("check", log).exit_code == 0
     assert run("replay", log).exit_code == 0

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from refold.commands.execution import JsonOption, LogArgument, command
+from refold.commands.execution import JsonOption, LogArgument, command, option
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell_given
 
 
@@ -15,22 +15,35 @@ async def set_aside(
     version: Annotated[
         int, typer.Argument(metavar="VERSION", min=1, help="That of the event, as `refold show --events` lists it.")
     ],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")] = "",
+    message: Annotated[
+        int | None, option("--message", "N", "Only this one of the messages of an imported history, from 0.")
+    ] = None,
+    part: Annotated[int | None, option("--part", "N", "Only this block of a message or result, from 0.")] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Take back what was set aside: VERSION is that of the InputSetAside.")
+    ] = False,
+    reason: Annotated[str, option("--reason", "TEXT", "Why; it is recorded.")] = "",
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> int:
-    """Leave an input, a result or an imported history out of later requests; its event stays in the log.
+    """Leave an input, an answer, a result or an imported history out of later requests; its event stays in the log.
 
-    Images and the like that were new in a request which a provider refused as invalid are set aside by themselves. This
-    is for all else: a text that it refuses, or what an earlier model took. No run may be under way.
+    What a provider refuses is set aside by itself where a request without it is answered. This is for all else. Of a
+    call the arguments go, and the call stays. No run may be under way.
 
-    Exits 1 if there is nothing to set aside; 3 if the runtime that owns the log does not take the command in time; it
-    stays in the inbox then.
+    Exits 1 if there is nothing to set aside, or to take back; 3 if the runtime that owns the log does not take the
+    command in time; it stays in the inbox then.
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}.
     """
-    from refold.remote.protocol import InboxSetAside
+    from refold.remote.protocol import InboxSetAside, InboxTakeBack
 
-    what = await given(log, session, InboxSetAside(version=version, reason=reason), key, timeout_s)
+    if undo and (message, part) != (None, None):
+        raise typer.BadParameter("--undo takes back all that was set aside there; leave out --message and --part")
+    if undo:
+        what = await given(log, session, InboxTakeBack(version=version, reason=reason), key, timeout_s)
+        return tell_given(log, what, f"what version {version} set aside is back", as_json, goes_on=False)
+    named = InboxSetAside(version=version, message=message, part=part, reason=reason)
+    what = await given(log, session, named, key, timeout_s)
     return tell_given(log, what, f"what version {version} brought is set aside", as_json, goes_on=False)

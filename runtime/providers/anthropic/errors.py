@@ -14,6 +14,7 @@ import msgspec
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject, is_json_object
 from refold.events.core.errors import ProviderError, ProviderErrorKind
+from refold.providers.http.wire import field_named
 
 MESSAGE_CHARACTERS_MAX = 500
 """An error's text is cut after so many characters."""
@@ -81,7 +82,7 @@ def failure_of(status: int | None, headers: Mapping[str, str], body: bytes) -> P
     whole = f"{' '.join(words)}: {_shortened(text, MESSAGE_CHARACTERS_MAX)}"
     if isinstance(request, str) and request:
         whole += f" (request {_shortened(request, 100)})"
-    return ProviderError(whole, kind=kind, status=status, retryable=retryable)
+    return ProviderError(whole, kind=kind, status=status, retryable=retryable, field=field_named(text))
 
 
 def json_object_in(data: bytes | str) -> JsonObject | None:

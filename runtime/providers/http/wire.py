@@ -7,6 +7,7 @@ accepted here, and joined or replaced where the text is complete.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
@@ -183,6 +184,21 @@ def check_images(messages: Sequence[Message], most: int | None, host: str) -> No
             if most is not None and isinstance(part, ImageBlock) and len(part.data) > most:
                 words = f"an image has {len(part.data):,} bytes and {host} takes {most:,}; the request was not sent"
                 raise ProviderError(words, kind="invalid_request")
+
+
+_NAMED_FIELD = re.compile(
+    r"^[`'\"]?(?P<first>[a-z_]+([.\[][\w.\[\]-]*)?)[`'\"]?(: | (may|must|is|should|cannot)\b)"
+    r"|(parameter|argument|value|keyword|field|key|type for|input:?)s?( provided)?:? "
+    r"[`'\"]?(?P<named>[a-z_][\w.\[\]]*)",
+    re.IGNORECASE,
+)
+"""How errors name a field: "max_tokens: 9 > 8", "`temperature` may only be …", "Unsupported parameter: 'top_p'"."""
+
+
+def field_named(message: str) -> str | None:
+    """Return what of a request an error's words name as wrong, as far as they do."""
+    found = _NAMED_FIELD.search(message)
+    return None if found is None else found["first"] or found["named"]
 
 
 def text_field(value: JsonObject, key: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import Json, JsonObject, is_json_array, is_json_object
 from refold.events.core.errors import ProviderError, ProviderErrorKind
-from refold.providers.http.wire import UnusableAnswer, decoded, text_field
+from refold.providers.http.wire import UnusableAnswer, decoded, field_named, text_field
 
 MESSAGE_CHARACTERS_MAX = 500
 """A server's message is cut after so many characters."""
@@ -116,6 +116,8 @@ class _Said(msgspec.Struct, frozen=True):
     """Its code, where that is an HTTP status."""
     generation: str = ""
     """What the model wrote, where that is what is wrong."""
+    field: str | None = None
+    """What of the request is wrong."""
 
 
 def failure_of_status(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
@@ -137,7 +139,9 @@ def failure_of_status(provider: str, status: int, headers: Mapping[str, str], bo
     told = {name.lower(): value for name, value in headers.items()}.get("x-should-retry")
     if told in ("true", "false"):
         retryable = told == "true"
-    return ProviderError(_message(provider, said, status), kind=kind, status=status, retryable=retryable)
+    return ProviderError(
+        _message(provider, said, status), kind=kind, status=status, retryable=retryable, field=said.field
+    )
 
 
 def failure_inside(provider: str, value: Json) -> ProviderError:
@@ -152,7 +156,9 @@ def failure_inside(provider: str, value: Json) -> ProviderError:
     if (slip := _slip(provider, said, said.status)) is not None:
         return slip
     kind, retryable = _classified(said, said.status)
-    return ProviderError(_message(provider, said, said.status), kind=kind, status=said.status, retryable=retryable)
+    return ProviderError(
+        _message(provider, said, said.status), kind=kind, status=said.status, retryable=retryable, field=said.field
+    )
 
 
 def _slip(provider: str, said: _Said, status: int | None) -> UnusableAnswer | None:
@@ -203,7 +209,16 @@ def _said(value: Json) -> _Said:
     elif isinstance(inner, str) and inner.strip():
         value = {**value, "message": text_field(value, "message") or inner}
     words = tuple(word.lower() for key in ("code", "type") if isinstance(word := value.get(key), str) and word)
-    return _Said(_worded(value), words, _status_in(value), text_field(value, "failed_generation"))
+    message = _worded(value)
+    field = text_field(value, "param") or _field_in(value.get("detail")) or field_named(message)
+    return _Said(message, words, _status_in(value), text_field(value, "failed_generation"), field)
+
+
+def _field_in(detail: Json) -> str:
+    """Return the field that FastAPI names: `[{"loc": ["body", "temperature"], …}]`."""
+    first = detail[0] if is_json_array(detail) and detail else None
+    loc = first.get("loc") if is_json_object(first) else None
+    return ".".join(str(name) for name in loc if name != "body") if is_json_array(loc) else ""
 
 
 def _worded(value: JsonObject) -> str:

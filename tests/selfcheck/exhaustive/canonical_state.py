@@ -23,7 +23,7 @@ import msgspec
 
 from refold.events.core.content import Message, ToolResultBlock
 from refold.events.model.messages import Usage
-from refold.events.session.set_aside import INPUT_NOTE, RESULT_NOTE
+from refold.events.model.refused import INPUT_NOTE, RESULT_NOTE
 from refold.events.session.state import SessionState, Turn
 from tests.selfcheck.exhaustive.log_reader import ObservedSession
 
@@ -42,17 +42,18 @@ def canonical_key(state: SessionState, observed: ObservedSession, *, refuses: bo
         observed: what the log says.
         refuses: a provider may refuse what it has not taken yet, so that this is no closed past.
     """
-    told = _new_messages(state) if refuses else ()
+    told = _refusable(state) if refuses else ()
     return renumbered(_encoder.encode((_without_past(state), msgspec.structs.replace(observed, version=0), told)))
 
 
-def _new_messages(state: SessionState) -> list[tuple[str, bool, bool]]:
-    """Return of each message that no answer has shown to be taken: its role, whether it is of the run, or set aside."""
+def _refusable(state: SessionState) -> tuple[object, ...]:
+    """Return of each message its role, whether it is of the run, new, or set aside; and what was set aside together."""
     latest = state.run.latest_input if state.run is not None else 0
-    new = list(enumerate(state.messages))[state.accepted :]
-    return [
-        (one.role, place >= latest, INPUT_NOTE in one.text or RESULT_NOTE in str(one.content)) for place, one in new
+    messages = [
+        (one.role, place >= latest, place >= state.accepted, INPUT_NOTE in one.text or RESULT_NOTE in str(one.content))
+        for place, one in enumerate(state.messages)
     ]
+    return messages, [[one.place for one in aside] for aside in state.asides.values()]
 
 
 def renumbered(text: bytes) -> bytes:
@@ -81,6 +82,7 @@ def _without_past(state: SessionState) -> SessionState:
         allowed_actions=dict.fromkeys(state.allowed_actions, 0),
         cleared=0,
         accepted=0,
+        asides={},
         cleared_calls={},
         keys={key: msgspec.structs.replace(record, digest="", finished=None) for key, record in state.keys.items()},
     )

@@ -12,6 +12,7 @@ from refold.events.core.content import ImageBlock, Message, TextBlock, ToolUseBl
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, Usage
+from refold.events.model.refused import Part, Refused
 from refold.events.session import commands
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession
 from tests.selfcheck.exhaustive.scope import (
@@ -26,6 +27,7 @@ from tests.selfcheck.exhaustive.scope import (
     configuration,
 )
 
+FOREIGN_VERSION = 9999
 FOREIGN_RUN = RunId("run_9999")
 FOREIGN_CALL = ToolCallId("call_9999_0")
 """Of another session: no version of ours comes near these."""
@@ -44,6 +46,7 @@ SCHEDULED_AT = (AT + 2_000_000, AT + 1_000_000)
 _HELLO = (TextBlock(text="Hello"),)
 _HURRY = (TextBlock(text="Hurry"),)
 _REQUEST = RequestReference(configured=2, messages=1)
+_REFUSED = Refused(parts=(Part(0, 0),), reason="no")
 _SUMMARY = Message("user", (TextBlock(text="In short."),))
 _HISTORY = (
     Message("user", (TextBlock(text="Before"),)),
@@ -134,6 +137,10 @@ class EnabledCommands:
                 yield Move(commands.ClearHistory(key="clear"))
         if self._scope.refuses:
             yield Move(commands.SetContentAside(calls=(FOREIGN_CALL,)), foreign=True)
+            yield Move(commands.TakeContentBack(aside=FOREIGN_VERSION), foreign=True)
+            for aside in observed.asides:
+                last = aside == observed.asides[-1]
+                yield Move(commands.TakeContentBack(aside=aside.version), last and observed.open_run is None)
         if self._scope.imports and (
             not observed.imported or observed.open_run is not None or "import" in observed.keys
         ):
@@ -167,6 +174,9 @@ class EnabledCommands:
             yield Move(_failure(run, turn), awaited)
             if self._scope.refuses:
                 yield Move(_failure(run, turn, kind="invalid_request"), awaited)
+                for answer in self._answers[:2] if awaited else ():
+                    without = msgspec.structs.replace(_response(run, turn, answer), refused=_REFUSED)
+                    yield Move(without, must_happen=True)
             if self._scope.summaries and seen.summaries < self._scope.summaries:
                 yield from self._summaries(observed, run, seen)
             if turn > 1:

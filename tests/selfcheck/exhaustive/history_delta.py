@@ -27,6 +27,8 @@ class HistoryDelta(msgspec.Struct):
     """Those."""
     aside: dict[int, str] = {}
     """By place, what stands from now on for a message that was there."""
+    back: tuple[int, ...] = ()
+    """Places where what was set aside stands again."""
 
     def add(self, observed: ObservedSession, event: ev.SessionEvent) -> None:
         """Add what `event` does, the next one after all that `observed` has read."""
@@ -38,6 +40,8 @@ class HistoryDelta(msgspec.Struct):
                 self.summary = [told(message) for message in event.summary]
             case ev.InputSetAside():
                 self.aside = {one.place: told(one.stands) for one in event.messages}
+            case ev.ContentTakenBack(aside=version):
+                self.back = next(aside.places for aside in observed.asides if aside.version == version)
             case ev.HistoryImported():
                 self.added.extend(told(message) for message in event.messages)
             case ev.RunStarted(run=run):

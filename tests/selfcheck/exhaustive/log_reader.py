@@ -132,6 +132,15 @@ class ObservedKey(msgspec.Struct, frozen=True):
     """Of what it became."""
 
 
+class ObservedAside(msgspec.Struct, frozen=True):
+    """What was set aside and not taken back."""
+
+    version: int
+    """Of its InputSetAside."""
+    places: tuple[int, ...]
+    """In the history."""
+
+
 class ObservedSession(msgspec.Struct, omit_defaults=True):
     """What the log says; see the module."""
 
@@ -156,6 +165,8 @@ class ObservedSession(msgspec.Struct, omit_defaults=True):
     calls: dict[ToolCallId, ObservedCall] = {}
     """Those of the last answer, in order; empty once all are answered."""
     keys: dict[str, ObservedKey] = {}
+    asides: list[ObservedAside] = []
+    """Since the history began, or its beginning was summarised."""
     ended_run: RunId | None = None
     """The last run that ended."""
     closed_call: ToolCallId | None = None
@@ -210,8 +221,12 @@ def read(observed: ObservedSession, event: ev.SessionEvent, configuration: Agent
             _read_calls(observed, uses, (ev.Verdict(),) * len(uses), configuration, "crashed")
         case ev.InputSetAside():
             _read_key(observed, event.key, "aside", event.digest)
+            observed.asides.append(ObservedAside(observed.version, tuple(one.place for one in event.messages)))
+        case ev.ContentTakenBack(aside=version):
+            observed.asides = [aside for aside in observed.asides if aside.version != version]
         case ev.HistoryCleared():
             observed.has_history = False
+            observed.asides = []
             _read_key(observed, event.key, "clear", None)
         case ev.InputQueued():
             _read_input(observed, event)
@@ -320,7 +335,7 @@ def _read_run(observed: ObservedSession, event: ev.SessionEvent, configuration: 
         case ev.ContextPrepared():
             run.summaries += 1
             run.tokens += event.usage.output_tokens
-            observed.summarised = observed.version
+            observed.summarised, observed.asides = observed.version, []
         case ev.ModelResponded():
             run.asked, run.resumes = 0, 0
             _read_answer(observed, run, event, configuration)

@@ -13,6 +13,7 @@ from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRAS
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.refused import INPUT_NOTE
 from refold.events.session import events as ev
 from tests.selfcheck.exhaustive.history_delta import HistoryDelta, told
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession, read, written
@@ -66,6 +67,9 @@ class Properties:
         for place, stands in delta.aside.items():
             found = told(messages[place])
             self._expect("HISTORY", found == stands, f"{stands} is to stand at {place}, there is {found}")
+        for place in delta.back:
+            found = told(messages[place])
+            self._expect("HISTORY", INPUT_NOTE not in found, f"what was set aside at {place} is back, there is {found}")
         return self._findings
 
     def judge_work(self, observed: ObservedSession, effects: Sequence[Effect]) -> list[Finding]:

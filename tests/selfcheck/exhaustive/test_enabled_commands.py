@@ -7,7 +7,13 @@ import msgspec
 
 from refold.events.core.content import TextBlock
 from refold.events.session.commands import SendInput, SessionCommand
-from tests.selfcheck.exhaustive.enabled_commands import FOREIGN_CALL, FOREIGN_RUN, EnabledCommands, Move
+from tests.selfcheck.exhaustive.enabled_commands import (
+    FOREIGN_CALL,
+    FOREIGN_RUN,
+    FOREIGN_VERSION,
+    EnabledCommands,
+    Move,
+)
 from tests.selfcheck.exhaustive.scope import Scope
 from tests.selfcheck.exhaustive.test_canonical_state import life_after
 from tests.selfcheck.exhaustive.trial import Life, Trials
@@ -61,7 +67,9 @@ def test_what_is_foreign_is_marked_and_nothing_else_is() -> None:
     for _, found in lives(5):
         for move in found:
             text = msgspec.json.encode(move.command)
-            names_foreign = any(name.encode() in text for name in (FOREIGN_RUN, FOREIGN_CALL, "bob"))
+            names_foreign = any(
+                name.encode() in text for name in (FOREIGN_RUN, FOREIGN_CALL, f":{FOREIGN_VERSION}", "bob")
+            )
             assert move.foreign == names_foreign
 
 

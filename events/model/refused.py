@@ -1,0 +1,205 @@
+"""What may be left out of a request that a provider refuses for what it holds, and what stands in its place.
+
+Read `suspects` first: what is tried, in which order. Nothing is left out for good by a guess: a request without it must
+have been answered (`refold.actors.agent.refusals`). The rules: the words of the latest input always stay; a note stands
+for each block that is left out, so that the places of the others stay the same; a call stays a call, and a result one.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from refold.events.core.content import (
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    Message,
+    ProviderBlock,
+    ResultContent,
+    StoredBlock,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+INPUT_NOTE = "(What stood here was set aside, since the provider refused it.)"
+"""Stands for what was said."""
+
+RESULT_NOTE = "The result was set aside, since the provider refused it."
+"""Stands for what a tool returned."""
+
+ALONE_MAX = 4
+"""So many suspects are left out one by one before all are; more are, by quarters."""
+
+_SETTINGS = re.compile(
+    r"(temperature|top_[pk]|max_(completion_)?tokens|stop(_sequences)?|model|n|seed|stream(_options)?|tools|tool_choice"
+    r"|parallel_tool_calls|functions?(_call)?|response_format|output_(config|format)|reasoning(_effort)?|thinking"
+    r"|verbosity|(top_)?logprobs|logit_bias|(presence|frequency)_penalty|user|metadata|service_tier|store|betas"
+    r"|container|context_management|modalities)\b"
+)
+"""What a request of either wire has beside the conversation."""
+
+T = TypeVar("T")
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A block of a message of the history, or of a result in one."""
+
+    message: int
+    """Place of the message, from 0."""
+    block: int
+    """Place of the block in it, from 0."""
+    inside: int | None = None
+    """Place in the content of the result which the block is, from 0; None = the whole block."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request that was answered is without, since the provider had refused one with it."""
+
+    parts: tuple[Part, ...]
+    reason: str
+    """What the provider had said."""
+
+
+Portion: TypeAlias = tuple[Part, ...]
+"""What is left out at once."""
+
+
+def names_setting(field: str | None) -> bool:
+    """Tell whether the field of a request that a provider finds wrong is a setting, and nothing of the conversation."""
+    return field is not None and _SETTINGS.match(field) is not None
+
+
+def suspects(messages: Sequence[Message], first_new: int, latest_input: int) -> list[Portion]:
+    """Return what may be why a provider finds a request wrong, in the order in which it is left out.
+
+    First what is new and no text: such parts are refused most. Then also other messages that are new, such as results,
+    and what an earlier run could not get past; never the text of the latest input.
+
+    Args:
+        messages: the history.
+        first_new: place of the first message that the model has not taken yet.
+        latest_input: place of the latest input.
+    """
+    more = more_than_text(messages, first_new)
+    others = [
+        parts
+        for place in range(first_new, len(messages))
+        if place != latest_input and (parts := parts_said(place, messages[place]))
+    ]
+    latest = [part for part in more if part.message == latest_input]
+    portions = [_flat(portion) for portion in _portions([(part,) for part in more])]
+    said = [_flat(portion) for portion in _portions(others)]
+    if said and latest:
+        said.append((*said[-1], *latest))
+    return list(dict.fromkeys((*portions, *said)))
+
+
+def largest(messages: Sequence[Message], first_new: int) -> list[Portion]:
+    """Return what may be why a request is too large though nothing old is in it: the largest new part, or all of them.
+
+    Only what is no text: a text that is too long is told to who sent it.
+    """
+    more = more_than_text(messages, first_new)
+    if not more:
+        return []
+    biggest = max(more, key=lambda part: _bytes(_block_at(messages, part)))
+    return list(dict.fromkeys(((biggest,), tuple(more))))
+
+
+def more_than_text(messages: Sequence[Message], first: int = 0) -> list[Part]:
+    """Return the parts from a place on that users and tools gave and that are no text, oldest first."""
+    found: list[Part] = []
+    for place in range(first, len(messages)):
+        for number, block in enumerate(messages[place].content if messages[place].role == "user" else ()):
+            if isinstance(block, ToolResultBlock):
+                inside = [index for index, part in enumerate(block.content) if is_more_than_text(part)]
+                found.extend(Part(place, number, index) for index in inside)
+            elif is_more_than_text(block):
+                found.append(Part(place, number))
+    return found
+
+
+def parts_said(place: int, message: Message) -> Portion:
+    """Return all of a message but its calls, as far as no note stands there already."""
+    return tuple(
+        Part(place, number)
+        for number, block in enumerate(message.content)
+        if not isinstance(block, ToolUseBlock) and _note_for(block) != block
+    )
+
+
+def is_more_than_text(block: Block | ResultContent) -> bool:
+    match block:
+        case TextBlock() | ToolUseBlock():
+            return False
+        case StoredBlock(holds=holds):
+            return holds != "text"
+        case ToolResultBlock(content=content):
+            return any(map(is_more_than_text, content))
+        case _:
+            return True
+
+
+def noted(message: Message, place: int, parts: Iterable[Part]) -> Message:
+    """Return a message with notes for those of the parts that belong to it."""
+    content = list(message.content)
+    for part in parts:
+        if part.message != place or part.block >= len(content):
+            continue
+        block = content[part.block]
+        if part.inside is None:
+            content[part.block] = _note_for(block)
+        elif isinstance(block, ToolResultBlock) and part.inside < len(block.content):
+            inside = list(block.content)
+            inside[part.inside] = TextBlock(text=INPUT_NOTE)
+            content[part.block] = msgspec.structs.replace(block, content=tuple(inside))
+    return Message(message.role, tuple(content))
+
+
+def without(messages: Sequence[Message], parts: Sequence[Part]) -> Sequence[Message]:
+    """Return a history with notes for parts of it."""
+    changed = list(messages)
+    for place in {part.message: None for part in parts if part.message < len(changed)}:
+        changed[place] = noted(changed[place], place, parts)
+    return changed
+
+
+def _note_for(block: Block) -> Block:
+    if isinstance(block, ToolUseBlock):  # The call stays, since its result does.
+        return msgspec.structs.replace(block, input={}, malformed_input=None)
+    if isinstance(block, ToolResultBlock):
+        note = (TextBlock(text=RESULT_NOTE),)
+        return ToolResultBlock(tool_use_id=block.tool_use_id, content=note, is_error=True, kind="permanent")
+    return TextBlock(text=INPUT_NOTE)
+
+
+def _portions(items: Sequence[T]) -> list[tuple[T, ...]]:
+    """Return what is left out of some suspects, newest first: each, or each quarter of them, and at last all."""
+    size = 1 if len(items) <= ALONE_MAX else -(-len(items) // 4)
+    pieces = [tuple(items[first : first + size]) for first in range(0, len(items), size)]
+    return [*reversed(pieces), tuple(items)] if items else []
+
+
+def _flat(portions: Iterable[Portion]) -> Portion:
+    return tuple(chain.from_iterable(portions))
+
+
+def _block_at(messages: Sequence[Message], part: Part) -> Block:
+    block = messages[part.message].content[part.block]
+    return block.content[part.inside] if isinstance(block, ToolResultBlock) and part.inside is not None else block
+
+
+def _bytes(block: Block) -> int:
+    match block:
+        case ImageBlock(data=data) | DocumentBlock(data=data):
+            return len(data)
+        case StoredBlock(bytes=size):
+            return size
+        case ProviderBlock(data=data):
+            return len(msgspec.json.encode(data))
+        case _:
+            return 0
