@@ -24,6 +24,7 @@ from tests.golden import (
     record_agent,
     record_breakers,
     record_children,
+    record_refusals,
     record_requests,
     record_retries,
     record_stores,
@@ -62,6 +63,8 @@ def agent_of(golden: Path) -> Agent:
             return record_children.boss()
         case "requests":
             return record_requests.guide()
+        case "refusals":
+            return record_refusals.viewer()
         case "retries":
             return record_retries.clerk([])
         case "breakers":

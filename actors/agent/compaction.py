@@ -111,14 +111,9 @@ class Summarising:
         """What counts the tokens of a message."""
         return self._window.count
 
-    def plan(self, context: Context, *, most: int | None = None) -> SummaryPlan | None:
-        """Return what a summary should stand for; None = there is no need of one.
-
-        Args:
-            context: the request that may be too long.
-            most: of how many tokens a summary can be made at once; None = of as many as a request may have.
-        """
-        return summary_plan(context, self.max_tokens, self.keep_tokens, self.count, most=most)
+    def plan(self, context: Context) -> SummaryPlan | None:
+        """Return what a summary should stand for; None = there is no need of one."""
+        return summary_plan(context, self.max_tokens, self.keep_tokens, self.count)
 
     def request(self, plain: ModelRequest, plan: SummaryPlan) -> ModelRequest:
         """Return the request for a summary of what `plan` replaces; `plain` is the request that is too long."""
@@ -168,15 +163,15 @@ async def compacted(
     remembered = await requests.remembered(wanted, plain)
     wanted = msgspec.structs.replace(wanted, remembered=remembered)
     counted = Prepared(added=remembered.added)
-    context = context_of(plain, wanted, counted)
-    asked = policy.provider or provider
+    asked, refused = policy.provider or provider, None
     try:
-        plan = policy.plan(context)
         while True:
+            plan = policy.plan(context_of(plain, wanted, counted))
             if plan is None:
-                return wanted
+                return wanted if refused is None else _without(wanted, refused)
             request = policy.request(plain, plan)
-            sent = msgspec.structs.replace(reference, sent=sent_digest(asked, request, streamed=False))
+            digest = sent_digest(asked, request, streamed=False)
+            sent = msgspec.structs.replace(reference, sent=digest, unsummarised=wanted.unsummarised)
             changes = msgspec.structs.replace(counted, rewritten=difference(applied(plain, counted), request))
             refers, payloads = with_prepared(sent, changes, TWICE_BYTES_MAX)
             try:
@@ -184,10 +179,9 @@ async def compacted(
                     response, text = await _summary(asked, request, plan, redaction)
                 break
             except ProviderError as error:
-                shorter = policy.plan(context, most=plan.tokens // 2) if error.kind == "context_too_long" else None
-                if shorter is None or shorter.replaced >= plan.replaced:
+                if error.kind != "context_too_long":
                     raise
-                plan = shorter  # Of as much as fits.
+                refused, wanted = error, msgspec.structs.replace(wanted, unsummarised=plan.size)
         kept = wanted.source[wanted.latest_input] if plan.keeps_input else None
         command = RecordContext(
             run=wanted.run,

@@ -14,7 +14,7 @@ import msgspec
 from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.calls.verdicts import error_words
 from refold.events.core.errors import ProviderError
-from refold.events.model.refused import Portion, Refused, largest, names_setting, suspects
+from refold.events.model.refused import Portion, RefusedParts, largest, names_setting, suspects
 
 SHORTENED = (0.6, 0.6, 0.6, 0.6, 0.01)
 """What part of a request's tokens may stay each time that the provider finds it too long. The last one leaves what a
@@ -60,7 +60,7 @@ class Refusals:
         if (parts := next(self._portions, None)) is None:
             raise self._in_vain(error) from error
         self._shortenings = iter(SHORTENED)
-        refused = Refused(parts=parts, reason=error_words(self._first))
+        refused = RefusedParts(parts=parts, reason=error_words(self._first))
         return msgspec.structs.replace(self._wanted, refused=refused)
 
     async def _shortened(self, wanted: WantedRequest, sent: OutgoingRequest) -> WantedRequest | None:

@@ -379,6 +379,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             accepted=self.state.accepted if self.state.accepted_by == configuration.model else 0,
             counted=self.state.counted,
             fits=self.state.fits,
+            unsummarised=self.state.unsummarised,
         )
 
     def _request_of(self, effect: AskPerson) -> ToolApprovalRequested:

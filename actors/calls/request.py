@@ -36,7 +36,7 @@ from refold.events.model.context_window import (
 from refold.events.model.history_rules import HistoryRules
 from refold.events.model.messages import NOTHING, ModelRequest, Prepared, RequestReference
 from refold.events.model.payloads import INLINE_BYTES_MAX
-from refold.events.model.refused import Refused
+from refold.events.model.refused import RefusedParts
 from refold.events.model.request import (
     applied,
     difference,
@@ -96,8 +96,10 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens, counted by the window, that the provider did not find too long; 0 = it has found nothing too long."""
     accepted: int = 0
     """How many of the messages the model has taken already."""
-    refused: Refused | None = None
+    refused: RefusedParts | None = None
     """What it is without, since the provider refused it."""
+    unsummarised: int = 0
+    """See `Context`."""
     remembered: Remembered | None = None
     """What memories add, where they were asked already."""
     notes: tuple[str, ...] = ()
@@ -195,7 +197,9 @@ class RequestMaker:
         prepared = Prepared(refused=wanted.refused, added=remembered.added, notes=notes)
         reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
         prepared, tokens = self._trimmed(plain, wanted, prepared)
-        reference = msgspec.structs.replace(reference, estimated=tokens, fits=wanted.fits)
+        reference = msgspec.structs.replace(
+            reference, estimated=tokens, fits=wanted.fits, unsummarised=wanted.unsummarised
+        )
         if self._hooks is not None:
             prepared = await self._rewritten(self._hooks, wanted, applied(plain, prepared), prepared)
         referring, payloads = with_prepared(reference, prepared)
@@ -311,6 +315,8 @@ def context_of(plain: ModelRequest, wanted: WantedRequest, prepared: Prepared) -
         tools=request.tools,
         latest_input=wanted.latest_input,
         scale=wanted.counted,
+        fits=wanted.fits,
+        unsummarised=wanted.unsummarised,
     )
 
 

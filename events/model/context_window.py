@@ -75,6 +75,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Place of the message with the latest input."""
     scale: float = 1.0
     """How many tokens the provider counted for one of the count's, in the answer before; at least 1."""
+    fits: int = 0
+    """Tokens, by the count, that the provider did not find too long after it had found more so; 0 = it never has."""
+    unsummarised: int = 0
+    """Tokens of a history that were too long to be summarised at once; 0 = none were."""
     was_too_long: bool = False
     """The provider has found it too long, so that what an earlier run left unanswered may go, too."""
 
@@ -292,21 +296,25 @@ class SummaryPlan(msgspec.Struct, frozen=True):
     """About how many tokens they have."""
     keeps_input: bool
     """The latest input is among them, and is put behind the summary as it is."""
+    size: int = 0
+    """About how many tokens the summary is made of, that input with them."""
 
 
-def summary_plan(
-    context: Context, max_tokens: int, keep_tokens: int, count: CountTokens, *, most: int | None = None
-) -> SummaryPlan | None:
+def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: CountTokens) -> SummaryPlan | None:
     """Return what a summary should stand for; None where there is no need, or too little to gain.
 
-    There is need where a request has more than `max_tokens`. What a summary stands for must be a quarter of what
-    `max_tokens` leave for messages, so that a summary is not made again and again; and it is at most all of that, so
-    that it can be made of one request, unless a single answer is longer; or `most`, where a request for a summary was
-    too long. Within this, the cut leaves as many of the last messages as `keep_tokens` hold, and at least what the
-    model has not answered yet.
+    There is need where a request has more than `max_tokens`, or than the provider takes, as far as that is known. What
+    a summary is made of is at most as much as leaves for messages, so that it can be made of one request, unless a
+    single answer is longer; or half of what was too long for a summary. It must be a quarter of that, so that a summary
+    is not made again and again. Within this, the cut leaves as many of the last messages as `keep_tokens` hold, and at
+    least what the model has not answered yet.
     """
-    messages, room = context.messages, int(max_tokens / context.scale) - frame_tokens(context)
-    enough = max(1, room // 4) if most is None else 1
+    limit, too_long = int(max_tokens / context.scale), context.unsummarised
+    if 0 < context.fits < limit:
+        limit, keep_tokens = context.fits, min(keep_tokens, context.fits // 2)
+    messages, room = context.messages, limit - frame_tokens(context)
+    most = min(room, too_long // 2) if too_long else room
+    enough = max(1, most // 4)
     counts = [count(message) for message in messages]
     left = sum(counts)
     if left <= room or room <= 0:
@@ -317,15 +325,17 @@ def summary_plan(
     for place in range(1, last + 1):
         before += counts[place - 1]
         left -= counts[place - 1]
-        if before > (room if most is None else most) and best is not None and best.tokens >= enough:
+        if before > most and best is not None and best.tokens >= enough:
             break
         if begins_group(messages, place) or begins_unit(messages, place):
             keeps_input = context.latest_input < place
             gained = before - (counts[context.latest_input] if keeps_input else 0)
-            best = SummaryPlan(place, gained, keeps_input)
+            best = SummaryPlan(place, gained, keeps_input, before)
             if left <= keep_tokens and best.tokens >= enough:
                 break
-    return best if best is not None and best.tokens >= enough else None
+    if best is None or best.tokens < enough or 0 < too_long <= best.size:
+        return None
+    return best
 
 
 def _first_unanswered(messages: Sequence[Message]) -> int:

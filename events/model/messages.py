@@ -15,7 +15,7 @@ import msgspec
 from refold.events.core.content import AnswerContent, Json, JsonObject, Message, TextBlock, ThinkingBlock
 from refold.events.core.ids import PayloadHash
 from refold.events.model.configuration import ToolSpec
-from refold.events.model.refused import Refused
+from refold.events.model.refused import RefusedParts
 from refold.events.model.spending import Usage as Usage
 
 
@@ -60,7 +60,7 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was done to one request, in the order of the fields."""
 
-    refused: Refused | None = None
+    refused: RefusedParts | None = None
     """What notes stand for, since the provider had refused it."""
     kept: tuple[tuple[int, int], ...] | None = None
     """The messages of the history that were kept, as ranges from the first to before the second place, in order; None =
@@ -152,6 +152,8 @@ class RequestReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     fits: int = 0
     """Where the provider found a longer one too long, in this call or before: the tokens, counted likewise, to which it
     was shortened; 0 = it was not."""
+    unsummarised: int = 0
+    """So many tokens of the history, counted likewise, were too long for one summary, now or before; 0 = none."""
     sent: str = ""
     """Digest of the request as it left, with the name of its form: `request:…` (see `request_digest`), or the name of a
     wire format; empty = that is not known, or it did not leave."""
@@ -213,7 +215,7 @@ def _arguments_text(arguments: Json) -> str:
         return arguments
     try:
         return msgspec.json.encode(arguments).decode()
-    except (TypeError, ValueError, RecursionError):  # Refused when it is recorded; until then, shown as it is.
+    except (TypeError, ValueError, RecursionError):  # RefusedParts when it is recorded; until then, shown as it is.
         return repr(arguments)
 
 

@@ -56,7 +56,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """Place in the content of the result which the block is, from 0; None = the whole block."""
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a request that was answered is without, since the provider had refused one with it."""
 
     parts: tuple[Part, ...]

@@ -11,7 +11,7 @@ from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Mes
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, StopReason, Usage
-from refold.events.model.refused import Refused
+from refold.events.model.refused import RefusedParts
 from refold.events.session.events import Verdict
 
 
@@ -173,7 +173,7 @@ class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     rejected: str = ""
     """Why it cannot be used, in words for the model; only for an answer without tool calls."""
     stop_details: JsonObject | None = None
-    refused: Refused | None = None
+    refused: RefusedParts | None = None
     """What its request was without, since the provider had refused it."""
 
 

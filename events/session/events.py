@@ -19,7 +19,7 @@ from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, CodeIdentity, EffectClass, Tier
 from refold.events.model.messages import RequestReference, StopReason, Usage
-from refold.events.model.refused import Refused
+from refold.events.model.refused import RefusedParts
 
 RunFailureKind = Literal[
     "max_turns",
@@ -206,7 +206,7 @@ class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_respon
     stop_details: JsonObject | None = None
     """What the provider said of why the model stopped, if anything; of a refusal, and of an answer that was cut before
     its first word, at least the reason itself."""
-    refused: Refused | None = None
+    refused: RefusedParts | None = None
     """What its request was without, since the provider had refused one with it; it is set aside."""
 
 

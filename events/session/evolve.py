@@ -65,7 +65,11 @@ def _opened(state: SessionState, event: ev.SessionOpened) -> None:
 
 def _configured(state: SessionState, event: ev.AgentConfigured) -> None:
     if state.configuration is None or state.configuration.model != event.configuration.model:
-        state.counted, state.fits = 1.0, 0  # Another model counts otherwise, and takes more or less.
+        state.counted, state.fits, state.unsummarised = (
+            1.0,
+            0,
+            0,
+        )  # Another model counts otherwise, and takes more or less.
     state.configuration = event.configuration
     state.configured = state.version
     state.policies = {policy.name: policy for policy in event.configuration.tools}
@@ -187,6 +191,8 @@ def _context_prepared(state: SessionState, event: ev.ContextPrepared) -> None:
     state.accepted = state.accepted - event.replaced + len(event.summary) if state.accepted >= event.replaced else 0
     state.asides = _moved(state.asides, len(event.summary) - event.replaced, event.replaced)
     state.summarised = state.version
+    if event.request is not None:
+        state.unsummarised = event.request.unsummarised or state.unsummarised
     _spend(state, event.usage, event.model)
     spent = budget_spent(state, run)
     if spent is not None:
@@ -275,6 +281,7 @@ def _learn_size(state: SessionState, event: ev.ModelResponded) -> None:
     if request.estimated and told:
         state.counted = min(max(told / request.estimated, 1.0), COUNTED_MAX)
     state.fits = request.fits or state.fits
+    state.unsummarised = request.unsummarised or state.unsummarised
 
 
 def _rejected(state: SessionState, run: Run, event: ev.ModelResponded) -> None:

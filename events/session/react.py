@@ -59,7 +59,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
-from refold.events.model.refused import Refused
+from refold.events.model.refused import RefusedParts
 from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
 from refold.events.session.set_aside import asides, refused_content
@@ -167,7 +167,7 @@ def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
             return [_denied(state, expired, "denied", EXPIRED_TEXT)]
         case ev.ModelFailed() if (retry := _retry(state, event)) is not None:
             return [retry]
-        case ev.ModelResponded(refused=Refused(parts=parts, reason=reason)) if set_aside := asides(state, parts):
+        case ev.ModelResponded(refused=RefusedParts(parts=parts, reason=reason)) if set_aside := asides(state, parts):
             return [ev.InputSetAside(messages=set_aside, reason=reason)]
         case ev.ModelFailed(kind="invalid_request", keeps_content=False, status=status) if (
             status != NOT_FOUND and _sets_aside(state) and (refused := refused_content(state))

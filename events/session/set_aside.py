@@ -16,9 +16,10 @@ from refold.events.session.state import SessionState
 
 
 def asides(state: SessionState, parts: Sequence[Part]) -> tuple[SetAside, ...]:
-    """Return what stands for the messages that have some of the parts, oldest first."""
+    """Return what comes to stand for the messages that have some of the parts, oldest first."""
     places = sorted({part.message for part in parts if part.message < len(state.messages)})
-    return tuple(SetAside(place=place, stands=noted(state.messages[place], place, parts)) for place in places)
+    found = (SetAside(place=place, stands=noted(state.messages[place], place, parts)) for place in places)
+    return tuple(aside for aside in found if aside.stands != state.messages[aside.place])
 
 
 def asides_named(state: SessionState, command: SetContentAside) -> tuple[SetAside, ...]:
@@ -35,8 +36,7 @@ def asides_named(state: SessionState, command: SetContentAside) -> tuple[SetAsid
         for number, block in enumerate(message.content):
             if isinstance(block, ToolResultBlock) and block.tool_use_id in command.calls:
                 parts.append(Part(place, number, command.part))
-    found = asides(state, parts)
-    return tuple(aside for aside in found if aside.stands != state.messages[aside.place])
+    return asides(state, parts)
 
 
 def _calls_in(message: Message) -> list[tuple[int, ToolUseBlock]]:

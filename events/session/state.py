@@ -272,6 +272,8 @@ class SessionState(msgspec.Struct):
     fits: int = 0
     """Tokens, counted by the window, to which requests are shortened, since the provider found a longer one too long;
     0 = they are not."""
+    unsummarised: int = 0
+    """Tokens of the history, counted likewise, that were found too long for one summary; 0 = none were."""
     summarised: int = 0
     """Version of the last ContextPrepared."""
     cleared_calls: dict[str, int] = {}

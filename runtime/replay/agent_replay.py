@@ -282,6 +282,8 @@ class AgentReplay:
             conversation=self._conversation,
             counted=state.counted,
             fits=reference.fits,
+            refused=prepared.refused,
+            unsummarised=reference.unsummarised,
         )
         return RequestPair(request=applied(plain, prepared), reference=reference, prepared=prepared, wanted=wanted)
 
@@ -342,7 +344,8 @@ class AgentReplay:
 
     async def _context(self, pair: RequestPair, added: Sequence[SystemAddition]) -> tuple[ModelRequest, Context]:
         plain, _ = await self._current.requests.plain(pair.wanted)
-        return plain, context_of(plain, pair.wanted, Prepared(added=tuple(added)))
+        wanted = msgspec.structs.replace(pair.wanted, fits=self._state.fits)  # As it was known before the request.
+        return plain, context_of(plain, wanted, Prepared(added=tuple(added)))
 
     async def _no_summary(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
         """Compare where a history was sent without being summarised first."""

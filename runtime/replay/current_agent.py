@@ -292,6 +292,7 @@ async def answer_now(
             verdicts=answer.verdicts,
             rejected=current.rules.rejection(changed),
             stop_details=changed.stop_details,
+            refused=event.refused,
         ),
     )
     if not isinstance(now, ev.ModelResponded):

@@ -34,6 +34,7 @@ from refold.events.core.pure_core import PureCore, Recorded, WaitUntil, plan, re
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, StopReason, Usage
+from refold.events.model.refused import Part, RefusedParts
 from refold.events.session import commands
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted, SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
@@ -68,6 +69,7 @@ WEIGHTS: dict[str, int] = {
     "ResumeRun": 1,
     "ClearHistory": 1,
     "SetContentAside": 1,
+    "TakeContentBack": 1,
     "ImportHistory": 1,
     "RecordModelInterruption": 1,
     "RecordContext": 1,
@@ -196,7 +198,7 @@ class Life:
         """Return a command that no scope knows: keys in plenty, long answers, odd results, broken histories."""
         draw, observed = self._random, self._observed
         key = draw.choice(self._keys)
-        match draw.randrange(8):
+        match draw.randrange(9):
             case 0 if len(observed.runs) + len(observed.scheduled) < UNFINISHED_MAX:
                 content = draw.sample((TextBlock(text="Hello"), TextBlock(text=" "), TextBlock(text="\0é😀")), 2)
                 later = self._now + draw.randrange(100) if draw.random() < 0.3 else None
@@ -228,6 +230,9 @@ class Life:
                 )
             case 6 if said := [message for message in self._state.messages if message.role == "user"]:
                 return commands.SetContentAside(messages=(draw.choice(said),), key=draw.choice((key, None)))
+            case 7 if observed.asides:
+                aside = draw.choice(observed.asides).version
+                return commands.TakeContentBack(aside=aside, key=draw.choice((key, None)))
             case _:
                 return self._long_answer()
 
@@ -249,6 +254,7 @@ class Life:
             stop_reason=draw.choice(stops),
             usage=Usage(input_tokens=1),
             request=RequestReference(configured=2, messages=1),
+            refused=RefusedParts(parts=(Part(0, 0),), reason="no") if draw.random() < 0.1 else None,
             verdicts=tuple(
                 Verdict(verdict=draw.choice(VERDICTS), action=draw.choice(("", "all")))
                 for block in content

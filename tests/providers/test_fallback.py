@@ -18,7 +18,7 @@ from tests.conformance.sessions import checked_log, runtime_of
 
 DOWN = refold.ProviderError("refused", kind="connection", retryable=True)
 BUSY = refold.ProviderError("busy", kind="rate_limit", status=429, retryable=True, retry_after_s=7)
-WRONG = refold.ProviderError("no such field", kind="invalid_request", status=400)
+WRONG = refold.ProviderError("no such field", kind="invalid_request", status=400, field="tools")
 
 
 @pytest.fixture

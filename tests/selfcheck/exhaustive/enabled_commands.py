@@ -12,7 +12,7 @@ from refold.events.core.content import ImageBlock, Message, TextBlock, ToolUseBl
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, Usage
-from refold.events.model.refused import Part, Refused
+from refold.events.model.refused import Part, RefusedParts
 from refold.events.session import commands
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession
 from tests.selfcheck.exhaustive.scope import (
@@ -46,7 +46,7 @@ SCHEDULED_AT = (AT + 2_000_000, AT + 1_000_000)
 _HELLO = (TextBlock(text="Hello"),)
 _HURRY = (TextBlock(text="Hurry"),)
 _REQUEST = RequestReference(configured=2, messages=1)
-_REFUSED = Refused(parts=(Part(0, 0),), reason="no")
+_REFUSED = RefusedParts(parts=(Part(0, 0),), reason="no")
 _SUMMARY = Message("user", (TextBlock(text="In short."),))
 _HISTORY = (
     Message("user", (TextBlock(text="Before"),)),
