@@ -13,7 +13,15 @@ does not get in.
 
 from typing import assert_never
 
-from refold.events.core.content import AnswerContent, JsonObject, TextBlock, ToolUseBlock, tool_uses, without_blanks
+from refold.events.core.content import (
+    AnswerContent,
+    JsonObject,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    tool_uses,
+    without_blanks,
+)
 from refold.events.core.errors import CommandRejected, QueueFull
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Recorded, WaitUntil
@@ -25,6 +33,7 @@ from refold.events.session.react import pending
 from refold.events.session.set_aside import asides_named, require_undoable
 from refold.events.session.state import (
     CALL_ID,
+    ONLY_THOUGHT,
     CommandWord,
     SessionState,
     attempts_that_count,
@@ -346,8 +355,12 @@ def _admit_response(state: SessionState, command: commands.RecordModelResponse) 
 
 def _stop_details(command: commands.RecordModelResponse, content: list[AnswerContent]) -> JsonObject | None:
     """Return the reason itself where it ends the run, or may, so that the log tells why without anything else."""
-    cut = command.stop_reason == "max_tokens" and not says_something(tuple(content))
-    return {"type": command.stop_reason} if cut or command.stop_reason == "refusal" else None
+    silent = not says_something(tuple(content))
+    if command.stop_reason == "refusal" or (command.stop_reason == "max_tokens" and silent):
+        return {"type": command.stop_reason}
+    thinks = any(type(block) is ThinkingBlock for block in content)
+    ended = command.stop_reason in ("end_turn", "stop_sequence") and not command.rejected
+    return {"type": ONLY_THOUGHT} if ended and silent and thinks and not tool_uses(tuple(content)) else None
 
 
 def _awaits_model(state: SessionState, run: str, turn: int, asked: int) -> bool:

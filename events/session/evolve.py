@@ -37,6 +37,7 @@ from refold.events.session.evolve_calls import (
 )
 from refold.events.session.state import (
     CALL_ID,
+    ONLY_THOUGHT,
     Ending,
     FinishedRun,
     QueuedInput,
@@ -267,11 +268,18 @@ def _answered(state: SessionState, event: ev.ModelResponded) -> None:
         run.phase, run.final = "answered", texts_of(event.content)
     else:
         run.phase = "ready"
-        run.empty_answers += 1
+        _empty(state, run, event)
         return
     run.empty_answers = 0
     if event.content:
         state.messages.append(Message("assistant", event.content))
+
+
+def _empty(state: SessionState, run: Run, event: ev.ModelResponded) -> None:
+    """Count an answer that says nothing; a model that has only thought would rarely do better a third time."""
+    run.only_thought = (event.stop_details or {}).get("type") == ONLY_THOUGHT
+    most = state.configuration.empty_answers_max if state.configuration is not None else 0
+    run.empty_answers = max(run.empty_answers + 1, most if run.only_thought else 0)
 
 
 def _learn_size(state: SessionState, event: ev.ModelResponded) -> None:

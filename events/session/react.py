@@ -365,7 +365,9 @@ def _no_further_turn(state: SessionState, run: Run) -> ev.SessionEvent | None:
         return ev.RunFailed(
             run=run.id,
             kind="empty_answers",
-            message=f"The model gave {run.empty_answers} empty answers in a row.",
+            message="The model has thought and said nothing, also when it was asked again."
+            if run.only_thought and configuration.empty_answers_max
+            else f"The model gave {run.empty_answers} empty answers in a row.",
         )
     if run.truncated_answers > TRUNCATED_ANSWERS_MAX:
         return ev.RunFailed(

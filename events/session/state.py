@@ -51,6 +51,10 @@ CALL_ID = re.compile(r"call_(0|[1-9][0-9]*)_(0|[1-9][0-9]{0,8})")
 """The id of a call: the version of the event that made it, and its place among the calls of that event."""
 
 
+ONLY_THOUGHT = "only_thought"
+"""Why an answer is empty, in its `stop_details`: it has thoughts, and neither words nor calls."""
+
+
 class QueuedInput(msgspec.Struct):
     """An accepted input that no model has been shown yet."""
 
@@ -165,7 +169,9 @@ class Run(msgspec.Struct):
     """Failed attempts of the present turn, by kind of error."""
     retry_at: int = 0
     empty_answers: int = 0
-    """In a row."""
+    """In a row; one that has only thoughts counts as all but the last that are allowed."""
+    only_thought: bool = False
+    """The last of them had thoughts."""
     truncated_answers: int = 0
     """In a row."""
     rejected_answers: int = 0

@@ -171,6 +171,15 @@ ENDS = {
         )
         for most in (2, 0, 4)
     },
+    **{
+        f"T02: an answer of nothing but thoughts is asked again once, {most}": Case(
+            [ModelResponse(content=(ThinkingBlock(thinking="hm"),))] * asks + [say("next")],
+            [send("go", Fails("empty_answers", words)), send("more", "next")],
+            config={"empty_answers_max": most},
+            count={"ModelRequested": asks + 1},
+        )
+        for most, asks, words in ((0, 1, "1 empty answers"), (1, 2, "asked again"), (2, 2, "asked again"))
+    },
     "T02: a refusal without a word is one call, and its reason is told": Case(
         [ModelResponse(content=(), stop_reason="refusal", stop_details=DECLINED), say("next")],
         [

@@ -1,5 +1,6 @@
 """What a provider refuses for good spoils no session: it is set aside, and the conversation goes on (case T14)."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ import pytest
 
 import refold
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.model.refused import INPUT_NOTE, RESULT_NOTE
+from refold.events.model.refused import INPUT_NOTE, RESULT_NOTE, names_setting
 from refold.events.session.events import InputSetAside, ModelResponded
 from refold.inspection.check import check_log
+from refold.providers.anthropic.provider import AnthropicFormat
+from refold.providers.http.wire import WireFormat
+from refold.providers.openai.provider import OpenAIFormat
 from refold.replay import recorded_request, replay
 from tests.runtime.command_line import run
 
@@ -146,6 +150,49 @@ async def test_a_refusal_of_something_else_takes_no_image_away(error: refold.Pro
         assert (await session.send("And now?")).text == "A cat."
         assert has_image(provider.requests[-1].messages[0].content)
         assert await asides_of(session) == []
+
+
+WIRES: list[tuple[WireFormat, object, bool]] = [
+    *(
+        (AnthropicFormat(), {"type": "error", "error": {"type": "invalid_request_error", "message": words}}, setting)
+        for words, setting in {
+            "temperature: range: 0..1": True,
+            "max_tokens: 300000 > 128000, which is the maximum allowed number of output tokens": True,
+            "`temperature` may only be set to 1 when thinking is enabled.": True,
+            "tools.0.custom.input_schema: JSON schema is invalid": True,
+            "thinking.budget_tokens: Input should be greater than or equal to 1024": True,
+            "messages.1.content.0.image.source.base64: invalid base64 data": False,
+            "messages: text content blocks must be non-empty": False,
+            "Could not process image": False,
+            "The PDF specified was not valid.": False,
+        }.items()
+    ),
+    *(
+        (OpenAIFormat(), {"error": {"type": "invalid_request_error", **error}}, setting)
+        for error, setting in (
+            ({"message": "no", "param": "temperature", "code": "unsupported_value"}, True),
+            ({"message": "Unsupported parameter: 'max_tokens' is not supported with this model."}, True),
+            ({"message": "unsupported parameter: temperature"}, True),
+            ({"message": "Unrecognized request argument supplied: reasoning_effort"}, True),
+            ({"message": "Invalid type for 'tools[0].function.parameters': expected an object."}, True),
+            ({"message": "no", "param": "messages[3].content[1].image_url.url"}, False),
+            ({"message": "Invalid image data.", "param": None, "code": "invalid_image"}, False),
+            ({"message": "You uploaded an unsupported image. Please use a valid one."}, False),
+        )
+    ),
+    (OpenAIFormat(), {"detail": [{"loc": ["body", "top_k"], "msg": "Input should be an integer"}]}, True),
+    (OpenAIFormat(), {"detail": [{"loc": ["body", "messages", 1, "content"], "msg": "Input should be a text"}]}, False),
+    (OpenAIFormat(), {"detail": "temperature is wrong"}, True),
+]
+
+
+@pytest.mark.parametrize(("wire", "body", "setting"), WIRES)
+def test_what_servers_say_of_settings_and_of_content_is_told_apart(
+    wire: WireFormat, body: object, setting: bool
+) -> None:
+    error = wire.failure(400, {}, json.dumps(body).encode())
+    assert error.kind == "invalid_request"
+    assert names_setting(error.field) is setting
 
 
 async def test_a_text_that_no_run_got_past_is_set_aside_by_a_later_one_and_the_latest_never() -> None:

@@ -188,7 +188,7 @@ def check_images(messages: Sequence[Message], most: int | None, host: str) -> No
 
 _NAMED_FIELD = re.compile(
     r"^[`'\"]?(?P<first>[a-z_]+([.\[][\w.\[\]-]*)?)[`'\"]?(: | (may|must|is|should|cannot)\b)"
-    r"|(parameter|argument|value|keyword|field|key|type for|input:?)s?( provided)?:? "
+    r"|(parameter|argument|value|keyword|field|key|type for)s?( provided| supplied)?:? "
     r"[`'\"]?(?P<named>[a-z_][\w.\[\]]*)",
     re.IGNORECASE,
 )

@@ -369,7 +369,8 @@ def _read_answer(
     paused = event.stop_reason == "pause_turn" and not uses
     says = bool(uses) or paused or any(type(block) is TextBlock for block in event.content)
     run.concluded = says and not uses and not paused
-    run.empty = 0 if says else run.empty + 1
+    only_thought = (event.stop_details or {}).get("type") == "only_thought"
+    run.empty = 0 if says else max(run.empty + 1, configuration.empty_answers_max if only_thought else 0)
     run.cut = run.cut + 1 if cut else 0 if uses else run.cut
     run.broke = False
     if not cut and any(verdict.verdict == "broken" for verdict in event.verdicts):
