@@ -332,7 +332,7 @@ class RecordingProvider(StreamingProvider):
             status=error.status,
             retryable=error.retryable,
             retry_after_s=error.retry_after_s,
-            field=clean_text(self.redactor.text(error.field)) if error.field is not None else None,
+            field=clean_text(self.redaction.text(error.field)) if error.field is not None else None,
         )
 
 

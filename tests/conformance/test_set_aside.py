@@ -277,7 +277,7 @@ async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tm
         }
         (imported,), (one, _), (_, asked, _), (result,) = versions.values()
         whole = await session.history()
-        cases: list[tuple[int, dict[str, int], str, str]] = [
+        cases: list[tuple[int, dict[str, Any], str, str]] = [
             (one, {}, "One", INPUT_NOTE),
             (imported, {"message": 1}, "I see.", INPUT_NOTE),
             (imported, {"message": 0, "part": 1}, "Older.", INPUT_NOTE),
@@ -297,7 +297,7 @@ async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tm
             assert (await session.send("Go on.")).outcome == refold.Completed()
             await session.take_back((await asides_of(session))[-1][0], reason="by mistake")
             assert (await session.history())[: len(whole)] == whole
-        for version, place, words in (
+        wrong: list[tuple[int, dict[str, Any], str]] = [
             (imported, {"message": 2}, "2 messages to name"),
             (imported, {"part": 0}, "of which the part is"),
             (result, {"message": 0}, "0 messages to name"),
@@ -306,7 +306,8 @@ async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tm
             (1, {}, "brought nothing"),
             (99, {}, "brought nothing"),
             (-1, {}, "brought nothing"),
-        ):
+        ]
+        for version, place, words in wrong:
             with pytest.raises(ConfigError, match=words):
                 await session.set_aside(version, **place)
     assert (await check_log(log)).sound

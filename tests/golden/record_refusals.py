@@ -29,7 +29,8 @@ class Picky:
     """Takes no image, no documents of more than a few hundred characters at once, and no summaries of long ones."""
 
     def __init__(self) -> None:
-        self.script = [say("Hello."), use("scan"), say("It is blurred."), say("I see nothing."), say("Nothing.")]
+        scanning = ModelResponse(content=(use("scan"),), stop_reason="tool_use")
+        self.script = [say("Hello."), scanning, say("It is blurred."), say("I see nothing."), say("Nothing.")]
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         if "image/png" in repr(request.messages):
@@ -39,8 +40,7 @@ class Picky:
             raise ProviderError("prompt is too long", kind="context_too_long", status=400)
         if request.system_prompt == SUMMARY_PROMPT:
             return say("They looked at scans.")
-        answer = self.script.pop(0) if self.script else say("Yes.")
-        return answer if isinstance(answer, ModelResponse) else ModelResponse(content=(answer,), stop_reason="tool_use")
+        return self.script.pop(0) if self.script else say("Yes.")
 
 
 @tool(tier="observe", effect="pure")
