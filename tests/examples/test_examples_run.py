@@ -1,5 +1,6 @@
 """The examples, as their reader runs them: once, or twice on the same log, which is sound afterwards."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def test_an_example_prints_this_each_time(example: str, times: int, printed: str
         shown = " ".join(refold("show", log, "breaker/forecast").stdout.split())
         assert "after 2 failures in a row: ConnectionError: no route to the forecast service" in shown
         assert "after 3 failures in a row" in " ".join(refold("show", log, "breaker/first-model").stdout.split())
+
+
+@pytest.mark.skipif(find_spec("tokenizers") is None, reason="its tokenizer is a package of its own")
+def test_a_tokenizer_of_ones_own_counts(tmp_path: Path) -> None:
+    assert run_example("own_tokenizer.py", tmp_path) == [
+        "the story is longer than the window: True",
+        "of 3 messages the model was shown 1",
+    ]
 
 
 def test_the_order_book_is_short() -> None:
