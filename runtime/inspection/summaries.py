@@ -54,6 +54,9 @@ def request_words(reference: RequestReference | None) -> list[str]:
 
 def _prepared_words(prepared: Prepared, messages: int) -> list[str]:
     lines: list[str] = []
+    if prepared.refused is not None:
+        parts = _counted(len(prepared.refused.parts), "part")
+        lines.append(f"the model was asked without {parts} of the history that the provider had refused")
     if prepared.kept is not None:
         kept = sum(end - first for first, end in prepared.kept)
         lines.append(f"the model was shown {kept} of {_counted(messages, 'message')}")

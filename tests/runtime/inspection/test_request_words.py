@@ -8,6 +8,7 @@ import pytest
 from refold import AgentConfig, Middleware, ModelResponse, Summarising, TextBlock, say
 from refold.events.core.ids import PayloadHash
 from refold.events.model.messages import Prepared, RequestReference, Rewritten, Splice, SystemAddition
+from refold.events.model.refused import Part, RefusedParts
 from refold.events.session.events import ModelResponded
 from refold.inspection.session_view import view_session
 from refold.inspection.summaries import event_words, request_words
@@ -32,6 +33,7 @@ PLAIN = RequestReference(configured=2, messages=9)
             msgspec.structs.replace(
                 PLAIN,
                 prepared=Prepared(
+                    refused=RefusedParts(parts=(Part(3, 1), Part(4, 0)), reason="no"),
                     kept=((0, 1), (4, 9)),
                     added=(SystemAddition("recall", "tea"), SystemAddition("working_memory", "notes")),
                     rewritten=Rewritten(system_prompt="x", messages=Splice()),
@@ -40,6 +42,7 @@ PLAIN = RequestReference(configured=2, messages=9)
                 ),
             ),
             [
+                "the model was asked without 2 parts of the history that the provider had refused",
                 "the model was shown 6 of 9 messages",
                 "the working memory stood behind the system prompt",
                 "middleware changed the request: system prompt, messages",
