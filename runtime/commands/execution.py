@@ -27,6 +27,8 @@ EXIT_FOUND: Final = 1
 EXIT_BAD_INPUT: Final = 2
 """What was asked for cannot be done: no such file, not a log, no such session, a wrong option."""
 EXIT_LOG_IN_USE: Final = 3
+EXIT_NOT_COMPARED: Final = 4
+"""A replay found no divergence, and could not compare everything."""
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 """The reader of the output went away, as `head` does."""
@@ -59,8 +61,8 @@ ERROR_CHARACTERS: Final = 1_000
 
 EXIT_CODES_HELP: Final = """\
 Exit codes: 0 ok; 1 a run failed, or a divergence or problems were found; 2 usage or bad input (no such file, not a
-log, no such session); 3 the log is in use by another runtime; 130 interrupted; 141 the reader of the output went away;
-143 ended by SIGTERM.
+log, no such session); 3 the log is in use by another runtime; 4 not everything was compared (replay only); 130
+interrupted; 141 the reader of the output went away; 143 ended by SIGTERM.
 """
 
 

@@ -41,7 +41,7 @@ from refold.events.model.request import applied, form_of, plain_request, prepare
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState
-from refold.replay.core_replay import CoreReplay, Divergence, Tally, What, difference_of
+from refold.replay.core_replay import AFTER_A_DIFFERENCE, CoreReplay, Divergence, Tally, What, difference_of
 from refold.replay.current_agent import (
     CurrentAgent,
     PastRecalling,
@@ -52,11 +52,9 @@ from refold.replay.current_agent import (
     result_now,
 )
 from refold.stores.event_store import EventStore
-from refold.tools.dry_run import DryRun, NotComparable
+from refold.tools.dry_run import DryRun, FailedInDryRun, NotComparable
 
 T = TypeVar("T")
-
-AFTER_A_DIFFERENCE = "it follows a decision that differs"
 
 MEMORY_FAILED = ("nothing was recalled", "the working memory was left out")
 """How the notes begin that say that a memory could not be asked."""
@@ -132,6 +130,8 @@ class AgentReplay:
         """Position and time of each version."""
         self._is_child = False
         self._found: set[What] = set()
+        self._failed: list[Divergence] = []
+        """Where today's code raises in this batch, and did not when it was recorded."""
         self.core_version: int | None = None
 
     async def take(self, batch: Sequence[StoredEvent]) -> list[Divergence]:
@@ -145,7 +145,9 @@ class AgentReplay:
         stimulus = events[0]
         if isinstance(stimulus, ev.SessionOpened):
             self._is_child = parent_in(batch[0]) is not None
+        self._failed = []
         found = await self._user_code(batch, stimulus)
+        found += self._failed
         decided = self._decided(batch)
         if decided is not None:
             found.append(decided)
@@ -183,7 +185,9 @@ class AgentReplay:
     async def _done_again(
         self, what: What, batch: Sequence[StoredEvent], work: Callable[[], Awaitable[T]], part: str = ""
     ) -> T | None:
-        """Return what `work` does in a dry run; None where it could not be done again, which is counted.
+        """Return what `work` does in a dry run; None where it raised or could not be done again, which is counted.
+
+        What is recorded of this kind is recorded after user code gave an answer, so that code that raises differs.
 
         Args:
             what: it is for.
@@ -199,6 +203,10 @@ class AgentReplay:
             return await self._dry_run.answer(f"{self._current.agent.name} {what} {part}", working)
         except NotComparable as error:
             self._tally.miss(what, event_ref(self._stream, batch[0].version), str(error))
+        except FailedInDryRun as error:
+            now = str(error)
+            difference = Difference(path=f"{what}.failure", right=now)
+            self._failed += self._compared(what, batch, Mismatch(difference, NOTHING, now))
         return None
 
     def _compared(self, what: What, batch: Sequence[StoredEvent], found: Mismatch | None) -> list[Divergence]:
@@ -449,8 +457,10 @@ def in_requests(recorded: ModelRequest, now: ModelRequest, path: str) -> Mismatc
     """Return where two requests differ first, with the message, the tool or the field in which they do."""
     for field in recorded.__struct_fields__:
         left, right = getattr(recorded, field), getattr(now, field)
-        if field in ("messages", "tools"):
+        if field == "messages":
             found = _in_sequences(left, right, f"{path}.{field}")
+        elif field == "tools":
+            found = _in_tools(left, right, f"{path}.{field}")
         else:
             found = mismatch(left, right, f"{path}.{field}")
         if found is not None:
@@ -470,6 +480,25 @@ def _in_sequences(left: Sequence[object], right: Sequence[object], path: str) ->
         if mine != other and (found := mismatch(mine, other, f"{path}[{place}]")) is not None:
             return found
     return None
+
+
+def _in_tools(recorded: Sequence[ToolSpec], now: Sequence[ToolSpec], path: str) -> Mismatch | None:
+    """Return where what a model is told of its tools differs first, by the tool's name.
+
+    What only people and the runtime read (its shown name, tier, effect, times, retries) is no part of a request.
+    """
+    left, right = ({tool.name: _as_told(tool) for tool in tools} for tools in (recorded, now))
+    for name in [*left, *(name for name in right if name not in left)]:
+        mine, other = left.get(name, NOTHING), right.get(name, NOTHING)
+        if mine is NOTHING or other is NOTHING:
+            return Mismatch(Difference(path=f"{path}.{name}", left=mine, right=other), mine, other)
+        if (found := mismatch(mine, other, f"{path}.{name}")) is not None:
+            return found
+    return mismatch(list(left), list(right), f"{path}.order")
+
+
+def _as_told(tool: ToolSpec) -> Json:
+    return {"description": tool.description, "input_schema": tool.input_schema}
 
 
 def in_recall(recorded: Remembered, now: Remembered) -> Mismatch | None:

@@ -6,6 +6,7 @@ the live shell uses, too, from the state that the batches before it led to, and 
 holds: the same consequences, and the same effects in flight.
 """
 
+import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,14 +16,16 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from refold.events.core.codec import EventCodec
-from refold.events.core.content import Json
+from refold.events.core.content import Json, Message
 from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
 from refold.events.core.errors import CoreFailed, LogFormatError, RefoldError
 from refold.events.core.event import Event
 from refold.events.core.ids import StreamName, event_ref
 from refold.events.core.pure_core import PureCore, Versioned, evolve_all, replan
 from refold.events.core.records import StoredEvent
+from refold.events.model.messages import RequestReference
 from refold.events.session.events import AgentConfigured
+from refold.events.session.state import SessionState
 
 S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
@@ -47,11 +50,15 @@ REASONS_MAX = 50
 
 OTHER_REASONS = "other reasons"
 
+AFTER_A_DIFFERENCE = "it follows a decision that differs"
+"""Why the later decisions of a session are not compared."""
 
-Differs = Literal["consequence", "missing", "extra", "pending", "failure"] | What
+
+Differs = Literal["history", "consequence", "missing", "extra", "pending", "failure"] | What
 """How today's code and a recorded batch differ.
 
-`consequence`: another event, or another field. `missing`: recorded, and not decided now. `extra`: decided now, and not
+`history`: what a model was sent of the history is not what its events add up to today. `consequence`: another event, or
+another field. `missing`: recorded, and not decided now. `extra`: decided now, and not
 recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it.
 """
 
@@ -162,6 +169,7 @@ class CoreReplay(Generic[S, E]):
         self._core = core
         self._codec = codec
         self._state = core.initial()
+        self._history = _History()
         self.core_version: int | None = None
         """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
 
@@ -186,6 +194,8 @@ class CoreReplay(Generic[S, E]):
             LogFormatError: an event cannot be decoded, or the batch has no beginning.
         """
         recorded = self._decoded(batch)
+        if (divergence := self._in_history(batch, recorded[0])) is not None:
+            return divergence
         try:
             plan = replan(self._core, self._state, recorded[0], recorded[0].at)
             pending = tuple(effect.key for effect in self._core.pending(plan.state))
@@ -207,6 +217,28 @@ class CoreReplay(Generic[S, E]):
             if isinstance(event, AgentConfigured):
                 self.core_version = event.configuration.code.core
         return events
+
+    def _in_history(self, batch: Sequence[StoredEvent], stimulus: E) -> Divergence | None:
+        """Compare the history that a model was sent, of which the log has the length and a digest."""
+        sent = getattr(stimulus, "request", None)
+        state: object = self._state
+        if not isinstance(sent, RequestReference) or not sent.digest or not isinstance(state, SessionState):
+            return None
+        agreed, messages = self._history.agreed, state.messages[: sent.messages]
+        digest = self._history.digest_of(state.messages, sent.messages)
+        if digest == sent.digest and len(messages) == sent.messages:
+            self._history.agreed = sent.messages
+            return None
+        agreed = min(agreed, len(messages))  # A summary has made it shorter.
+        first, last = agreed + 1, sent.messages
+        which = f"message {first} is" if first == last else f"messages {first} to {last} are"
+        difference = Difference(
+            path="history",
+            left=f"{sent.messages:,} messages, SHA-256 {sent.digest[:16]}…",
+            right=f"{len(messages):,} messages, SHA-256 {digest[:16]}…: {which} not what was sent",
+        )
+        now = json_of(list(messages[agreed:]))
+        return self._divergence(batch, -1, "history", difference, now=now)
 
     def _in_consequences(
         self, batch: Sequence[StoredEvent], recorded: Sequence[E], now: Sequence[E]
@@ -262,6 +294,26 @@ class CoreReplay(Generic[S, E]):
             now=now,
             core_version=self.core_version,
         )
+
+
+class _History:
+    """The digest of a history, which grows with it."""
+
+    def __init__(self) -> None:
+        self.agreed = 0
+        """So many messages are those that were sent."""
+        self._source: Sequence[Message] | None = None
+        self._counted = 0
+        self._digest = hashlib.sha256()
+
+    def digest_of(self, source: Sequence[Message], length: int) -> str:
+        """Return the SHA-256 over the JSON of the first messages, as `refold.actors.calls.conversation` makes it."""
+        if source is not self._source or length < self._counted:
+            self._source, self._counted, self.agreed, self._digest = source, 0, 0, hashlib.sha256()
+        for message in source[self._counted : length]:
+            self._digest.update(_encode(message))
+            self._counted += 1
+        return self._digest.hexdigest()
 
 
 def _words_of_fault(error: BaseException) -> str:

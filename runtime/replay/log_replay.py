@@ -19,7 +19,7 @@ The rule: what was not replayed is said in the report.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
@@ -42,7 +42,7 @@ from refold.inspection.log_reading import (
     session_head,
     stream_head,
 )
-from refold.replay.core_replay import Compared, CoreReplay, Divergence
+from refold.replay.core_replay import AFTER_A_DIFFERENCE, Compared, CoreReplay, Divergence
 from refold.stores.event_store import EventStore
 from refold.stores.past_state import past_state
 from refold.tools.dry_run import ANSWER_S
@@ -91,6 +91,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     comparison in it. At most `DIVERGENCES_KEPT`."""
     compared: tuple[Compared, ...] = ()
     """At level `decide`: what was compared, and what could not be."""
+    sessions: int = 0
+    """Of the streams, those that are sessions of agents."""
     other_agents: dict[str, int] = {}
     """At level `decide`: how many sessions of other agents were left out, by the agent's name."""
 
@@ -106,16 +108,47 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
         """The first divergence in the log, or None."""
         return self.divergences[0] if self.divergences else None
 
-    def raise_for_divergence(self) -> None:
-        """Return if everything is as recorded.
+    def missing(self, allowed: Collection[str] = ()) -> list[str]:
+        """Return what was not compared, one line of text each.
+
+        What follows a decision that differs is not among it, nor are sessions of agents that were not asked for.
+
+        Args:
+            allowed: a line that has one of these texts in it is left out.
+        """
+        lines = [
+            f"kind {left_out.kind!r}: {left_out.streams:,} streams were not replayed" for left_out in self.not_replayed
+        ]
+        lines += [
+            f"{each.what}: {missed.times:,} not compared, first {missed.first}: {missed.why}"
+            for each in self.compared
+            for missed in each.not_compared
+            if missed.why != AFTER_A_DIFFERENCE
+        ]
+        return [line for line in lines if not any(text in line for text in allowed)]
+
+    def raise_for_divergence(self, *, allow_missing: Collection[str] = ()) -> None:
+        """Return if everything was compared and is as recorded.
+
+        Args:
+            allow_missing: what need not have been compared: texts that are in its line of `missing`.
 
         Raises:
-            DivergenceError: it is not; the message names the first place with both sides.
+            DivergenceError: it is not, or was not compared; the message names the first place with both sides, or what
+                was not compared and why.
         """
-        if self.divergence is None:
-            return
-        more = f" (and {self.diverged - 1:,} more streams diverge)" if self.diverged > 1 else ""
-        raise DivergenceError(f"replaying {self.log} diverges at {self.divergence}{more}")
+        if self.divergence is not None:
+            more = f" (and {self.diverged - 1:,} more streams diverge)" if self.diverged > 1 else ""
+            raise DivergenceError(f"replaying {self.log} diverges at {self.divergence}{more}")
+        missing = self.missing(allow_missing)
+        if self.nothing_replayed and not allow_missing:
+            others = ", ".join(map(repr, self.other_agents))
+            missing.append(f"no session of the agent is in the log; there are those of {others}")
+        if missing:
+            raise DivergenceError(
+                f"replaying {self.log} shows no divergence, but not everything was compared: {'; '.join(missing)}; "
+                "what may be missing is given as allow_missing"
+            )
 
 
 async def replay(
@@ -175,6 +208,7 @@ async def replay(
             diverged=findings.diverged,
             divergences=tuple(_earliest(findings.divergences)),
             compared=agents.tally.report() if agents is not None else (),
+            sessions=findings.sessions,
             other_agents=dict(sorted(findings.other_agents.items())),
         )
 
@@ -233,6 +267,7 @@ class _Findings:
 
     def __init__(self) -> None:
         self.streams = 0
+        self.sessions = 0
         self.batches = 0
         self.events = 0
         self.not_replayed: Counter[str] = Counter()
@@ -280,6 +315,7 @@ async def _replay_stream(
         await _decide_session(store, head, findings, agents)
         return
     findings.streams += 1
+    findings.sessions += kind_of(head.stream) == SESSION_KIND
     stream_replay = CoreReplay(head.stream, kind.core, kind.codec)
     async for batch in Batches(store, head.stream):
         divergence = stream_replay.fold(batch) if level == "fold" else stream_replay.decide(batch)
@@ -301,6 +337,7 @@ async def _decide_session(store: EventStore, head: StreamHead, findings: _Findin
                 findings.other_agents[agent] += 1
                 return
             findings.streams += 1
+            findings.sessions += 1
         divergences += await again.take(batch)
         findings.add(batch, again.core_version)
     findings.add_divergences(divergences)

@@ -46,6 +46,10 @@ class NotComparable(Exception):
     """Something could not be done again."""
 
 
+class FailedInDryRun(Exception):
+    """User code raised. It is a difference where it gave an answer when it was recorded."""
+
+
 def require_outside(what: str) -> None:
     """Return where something outside may be called.
 
@@ -76,6 +80,8 @@ class DryRun:
             place: which code it is; where it once gave no answer, it is not asked again.
 
         Raises:
+            FailedInDryRun: it raised.
+            NotComparable: it gave no answer, or needs something outside.
             PersistenceError: the log cannot be read.
         """
         if place in self._silent:
@@ -102,7 +108,9 @@ def _result(task: asyncio.Task[T], reached: list[str]) -> T:
         raise NotComparable(f"it needs something outside: {reached[0]}") from error
     if error is None:
         return task.result()
-    if isinstance(error, AgentLoopError | CommandRejected | LogFormatError | asyncio.CancelledError):
+    if isinstance(error, AgentLoopError | CommandRejected):
+        raise FailedInDryRun(text_of_error(error) or type(error).__name__) from error
+    if isinstance(error, LogFormatError | asyncio.CancelledError):
         raise NotComparable(text_of_error(error) or type(error).__name__) from error
     raise error
 

@@ -5,6 +5,7 @@ Every other test of this folder whose log one agent wrote is such a replay as we
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -44,6 +45,7 @@ from refold import (
 from refold.commands.cli import app
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import DivergenceError
+from refold.events.session.core import SESSION_CORE
 from refold.events.session.events import ModelFailed, ToolApprovalRequested, ToolCallCompleted
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import ReplayReport, replay, replay_sync
@@ -224,13 +226,13 @@ async def test_an_unchanged_agent_decides_all_of_a_session_and_of_its_childs_the
          ["6 answer.verdicts[0].verdict"]),
         ({"policy": None}, ["6 answer.verdicts[1].verdict"]),
         ({"look": strict_look}, ["6 answer.verdicts[0].verdict"]),
-        ({"look": confirmed_look}, ["6 request.tools[1].tier", "7 consequences[0].call"]),
+        ({"look": confirmed_look}, ["7 consequences[0].call"]),
         ({"config": {"system_prompt": "Reign."}}, ["6 request.system_prompt"]),
         ({"config": {"temperature": 0.5}}, ["6 request.temperature", "35 summary.request.temperature"]),
         ({"config": {"max_memory_recalls": 1}}, ["6 recall.added[0].text"]),
         ({"memory": None}, ["6 recall.added[0].source"]),
         ({"working_memory": None}, ["6 recall.added[1]"]),
-        ({"offer": lambda session, spec: spec.name != "pay"}, ["6 request.tools[2]", "19 answer.verdicts[0].verdict"]),
+        ({"offer": lambda session, spec: spec.name != "pay"}, ["6 request.tools.pay", "19 answer.verdicts[0].verdict"]),
         ({"context": Summarising(5_000)}, ["30 request.messages[0].content[0].text", "35 summary.replaced"]),
         ({"context": Summarising(500, prompt="Shorter.")}, ["35 summary.request.system_prompt"]),
         ({"context": Summarising(300)}, ["30 summary.replaced"]),
@@ -316,7 +318,6 @@ async def _call_tool(request: ModelRequest) -> None:
 @pytest.mark.parametrize(
     ("act", "why"),
     [
-        (_raise, "Failing.on_pre_llm failed: 'no such thing'"),
         (_ask_web, "it needs something outside: socket."),
         (_connect_in_thread, "it needs something outside: socket."),
         (_begin_process, "it needs something outside: subprocess.Popen"),
@@ -335,6 +336,70 @@ async def test_what_cannot_be_done_again_is_counted_with_the_reason_and_the_rest
     assert (reason.times, reason.first) == (6, "session/s@6")
     assert report.diverged == 0
     assert counted(report)["answer"] == (6, 0)
+
+
+async def test_a_hook_that_raises_today_and_did_not_then_is_a_difference(log: InMemoryStore) -> None:
+    report = await replay(log, agent=office(middleware=[Failing(_raise)]), session="s")
+    (found,) = report.divergences
+    assert str(found) == ("session/s@6: request.failure: (nothing) -> \"Failing.on_pre_llm failed: 'no such thing'\"")
+    assert (counted(report)["request"], missed(report), found.now) == ((6, 6), [], found.difference.right)
+
+
+async def test_what_was_not_compared_is_no_green_result(log: InMemoryStore) -> None:
+    report = await replay(log, agent=office(middleware=[Failing(_ask_web)]), session="s")
+    (line,) = report.missing()
+    assert line.startswith("request: 6 not compared, first session/s@6: it needs something outside: socket.")
+    with pytest.raises(DivergenceError, match="shows no divergence, but not everything was compared: request: 6"):
+        report.raise_for_divergence()
+    assert report.missing(["something else", "outside: socket."]) == []
+    report.raise_for_divergence(allow_missing=["outside: socket."])
+    stranger = Agent(name="stranger", config=AgentConfig(model="m"), provider=ScriptedProvider([]))
+    with pytest.raises(DivergenceError, match="no session of the agent is in the log; there are those of 'boss'"):
+        (await replay(log, agent=stranger)).raise_for_divergence()
+
+
+async def test_what_no_model_is_told_of_a_tool_is_no_difference_of_a_request(log: InMemoryStore) -> None:
+    @tool(name="look", description="Look.", tier="observe", effect="idempotent", timeout_s=7, display_name="Seeing")
+    async def same_look(what: str) -> str:
+        return f"{what} seen"
+
+    assert places(await replay(log, agent=office(look=same_look))) == []
+
+    @tool(name="look", description="Look closely.", tier="observe", effect="pure")
+    async def other_look(what: str) -> str:
+        return f"{what} seen"
+
+    assert places(await replay(log, agent=office(look=other_look), session="s")) == ["6 request.tools.look.description"]
+
+
+@pytest.mark.parametrize("level", ["core", "decide"])
+@pytest.mark.parametrize(
+    ("change", "messages"),
+    [
+        (lambda messages: messages[:-1], 1),
+        (lambda messages: [*messages, messages[-1]], 3),
+        (lambda messages: [*reversed(messages)], 3),
+    ],
+    ids=["a message is lost", "a message is there twice", "another order"],
+)
+async def test_an_evolve_that_makes_another_history_is_a_divergence(
+    log: InMemoryStore, monkeypatch: pytest.MonkeyPatch, level: Any, change: Any, messages: int
+) -> None:
+    evolve = type(SESSION_CORE).evolve
+
+    def changed(state: Any, event: Any) -> Any:
+        state = evolve(state, event)
+        if isinstance(event, ToolCallCompleted):
+            state.messages[:] = change(list(state.messages))
+        return state
+
+    monkeypatch.setattr(type(SESSION_CORE), "evolve", staticmethod(changed))
+    report = await replay(log, level=level, agent=office() if level == "decide" else None, session="s")
+    assert report.divergence is not None
+    assert (report.divergence.differs, report.divergence.version) == ("history", 14)
+    said = rf'"3 messages, SHA-256 \w+…" -> "{messages} messages, SHA-256 \w+…: messages 2 to 3 are not what was sent"'
+    assert re.fullmatch(f"session/s@14: history: {said}", str(report.divergence))
+    assert isinstance(report.divergence.now, list)
 
 
 async def test_a_hook_that_hangs_is_waited_for_once_and_not_asked_again(log: InMemoryStore) -> None:

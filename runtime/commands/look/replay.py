@@ -9,6 +9,7 @@ import typer
 
 from refold.commands.execution import (
     EXIT_FOUND,
+    EXIT_NOT_COMPARED,
     EXIT_OK,
     JsonOption,
     KindOption,
@@ -20,6 +21,8 @@ from refold.commands.execution import (
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from refold.agents.agent import Agent
@@ -68,12 +71,21 @@ async def replay(
         str | None, typer.Option(metavar="STREAM", help="Only this stream, such as book/ACME.", show_default=False)
     ] = None,
     at: Annotated[int | None, option("--at", "N", "Show the state of --stream after version N.")] = None,
+    allow_missing: Annotated[
+        list[str] | None,
+        option(
+            "--allow-missing",
+            "REASON",
+            "What need not be compared: a text that is in the line which says so. May be given again.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Replay a log with today's code.
 
     Exits 1 at a divergence, and shows both sides; and if nothing was replayed, since today's code knows none of the
-    kinds of streams in the log. Exits 2 where no stream of the log is of a kind that --kind names. At level core the
+    kinds of streams in the log. Exits 4 where there is no divergence and not everything could be compared, but for
+    what --allow-missing names. Exits 2 where no stream of the log is of a kind that --kind names. At level core the
     events that follow from every recorded stimulus and the effects in flight after it are decided again and compared
     with the recorded ones, field by field: evolve, react and pending. What admit decided is the stimulus; commands
     are not recorded, so a change of admit alone shows nowhere. No model and no tool runs, and of your code only the
@@ -81,14 +93,15 @@ async def replay(
 
     At level decide, what of --agent decides makes a dry run on what its sessions and those of its subagents recorded:
     configuration, prompt, tool schemas, offer, recall, context window, middleware, argument checks, policy, output
-    type. No provider, tool or network can be called. What could not be compared is counted, with why; exits 1, too, if
-    nothing was. Other streams are decided again as at level core.
+    type. Code that raises today and did not then is a difference. No provider, tool or network can be called. What
+    could not be compared is counted, with why; exits 1, too, if nothing was. Other streams are decided again as at
+    level core.
 
     JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], kinds_without_streams, core_version,
     other_core_versions, diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left,
     right}, recorded, now, core_version}], compared: [{what, compared, differ, not_compared: [{why, times, first}]}],
-    other_agents}; the first divergence of each stream, at level decide of each kind of comparison in it, in order of
-    position. With --at: {stream, version, state}.
+    sessions, other_agents}; the first divergence of each stream, at level decide of each kind of comparison in it, in
+    order of position. With --at: {stream, version, state}.
     """
     from refold.inspection.log_reading import require_kinds
     from refold.replay.log_replay import replay as replay_log
@@ -105,11 +118,14 @@ async def replay(
         kinds=given,
         agent=_loaded_agent(agent) if agent is not None else None,
     )
+    missing = report.missing(allow_missing or ())
     if as_json:
         write_json(report)
     else:
-        _write_report(report)
-    return EXIT_FOUND if report.divergence is not None or report.nothing_replayed else EXIT_OK
+        _write_report(report, missing)
+    if report.divergence is not None or report.nothing_replayed:
+        return EXIT_FOUND
+    return EXIT_NOT_COMPARED if missing else EXIT_OK
 
 
 async def _state(log: Path, stream: str | None, kinds: list[str], at: int, as_json: bool) -> int:
@@ -144,7 +160,7 @@ def _loaded(kinds: list[str]) -> "dict[str, GivenKind]":
     return load_kinds(kinds)
 
 
-def _write_report(report: "ReplayReport") -> None:
+def _write_report(report: "ReplayReport", missing: "Sequence[str]") -> None:
     to = console()
     if report.divergence is not None:
         _write_divergence(to, report.divergence)
@@ -170,9 +186,17 @@ def _write_report(report: "ReplayReport") -> None:
         write_paragraph(to, f"level {report.level}: nothing was replayed", style="bold red")
         return
     verdict = f"divergence in {counted(report.diverged, 'stream')}" if report.diverged else "no divergence"
+    if missing and not report.diverged:
+        verdict = "no divergence in what was compared"
     write_paragraph(
         to, f"level {report.level}: {verdict}: {counts} {done}", style="bold red" if report.diverged else "bold"
     )
+    if missing and not report.diverged:
+        write_paragraph(
+            to, f"not everything was compared ({counted(len(missing), 'reason')}); --allow-missing accepts one"
+        )
+    if report.sessions and report.level != "decide":
+        write_paragraph(to, "your agent's code was not looked at; give --agent module:attribute")
 
 
 def _write_compared(to: "Console", report: "ReplayReport") -> None:
