@@ -183,17 +183,24 @@ class AgentReplay:
                 return []
 
     async def _done_again(
-        self, what: What, batch: Sequence[StoredEvent], work: Callable[[], Awaitable[T]], part: str = ""
+        self,
+        what: What,
+        batch: Sequence[StoredEvent],
+        work: Callable[[], Awaitable[T]],
+        part: str = "",
+        *,
+        failed_then: str = "",
     ) -> T | None:
         """Return what `work` does in a dry run; None where it raised or could not be done again, which is counted.
 
-        What is recorded of this kind is recorded after user code gave an answer, so that code that raises differs.
+        Code that raises differs from what is recorded, but where the same is recorded.
 
         Args:
             what: it is for.
             batch: that it is about.
             work: done again.
             part: which part of it, where that is not the agent's code.
+            failed_then: why it failed when it was recorded; empty = it did not.
         """
 
         async def working() -> T:
@@ -205,8 +212,9 @@ class AgentReplay:
             self._tally.miss(what, event_ref(self._stream, batch[0].version), str(error))
         except FailedInDryRun as error:
             now = str(error)
-            difference = Difference(path=f"{what}.failure", right=now)
-            self._failed += self._compared(what, batch, Mismatch(difference, NOTHING, now))
+            then: Json = failed_then or NOTHING
+            difference = Difference(path=f"{what}.failure", left=then, right=now)
+            self._failed += self._compared(what, batch, Mismatch(difference, then, now) if now != then else None)
         return None
 
     def _compared(self, what: What, batch: Sequence[StoredEvent], found: Mismatch | None) -> list[Divergence]:
@@ -250,7 +258,8 @@ class AgentReplay:
             return []
         found = await self._recall(batch, pair)
         found += await self._no_summary(batch, pair)
-        now = await self._done_again("request", batch, lambda: self._request_now(pair))
+        then = event.message if isinstance(event, ev.ModelFailed) and event.kind == "agent_loop" else ""
+        now = await self._done_again("request", batch, lambda: self._request_now(pair), failed_then=then)
         if now is not None:
             different = in_requests(pair.request, now, "request")
             if different is None:

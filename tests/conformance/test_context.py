@@ -134,6 +134,8 @@ async def test_case_a11_a_call_that_waited_for_approval_is_shown_with_its_result
 class Saying:
     """A window that says what it is told."""
 
+    decides_alike = False  # It is told otherwise in the middle of a run.
+
     def __init__(self, said: Any) -> None:
         self.said = said
 
