@@ -10,7 +10,7 @@ from refold.events.core.redaction import FieldPath, Redaction
 from refold.providers.http.secrets import SECRET_CHARACTERS_MIN, Secret, redaction_of
 from refold.stores.clean_log import in_use
 
-Redact: TypeAlias = Sequence["str | Secret | re.Pattern[str] | FieldPath"]
+Redact: TypeAlias = Sequence[str | Secret | re.Pattern[str] | FieldPath]
 """Exact values, compiled patterns of text, and places in JSON values."""
 
 KEY_VARIABLES: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
