@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from refold.events.core.ids import RunId as RunId
     from refold.events.core.ids import SessionId as SessionId
     from refold.events.core.ids import ToolCallId as ToolCallId
+    from refold.events.core.redaction import FieldPath as FieldPath
     from refold.events.kinds.indexing import TextColumn as TextColumn
     from refold.events.kinds.memory_policies import DecayPolicy as DecayPolicy
     from refold.events.kinds.memory_policies import RecallPolicy as RecallPolicy
@@ -163,6 +164,7 @@ else:
                 "ToolError"
             ),
             "refold.events.core.ids": "AgentId MemoryId RunId SessionId ToolCallId",
+            "refold.events.core.redaction": "FieldPath",
             "refold.events.kinds.indexing": "TextColumn",
             "refold.events.kinds.memory_policies": "DecayPolicy RecallPolicy",
             "refold.events.model.configuration": "AgentConfig ToolSpec",

@@ -26,10 +26,12 @@ from refold.actors.agent.compaction import Summarising
 from refold.actors.calls.middleware import Middleware
 from refold.agents.agent import Agent, with_subagents
 from refold.agents.loading import AgentSource, checked_source
+from refold.agents.redact import redaction_of_rules
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId
 from refold.events.core.records import StoredEvent
+from refold.events.core.redaction import Redaction
 from refold.events.session import events as ev
 from refold.inspection.check import check_log
 from refold.replay.log_replay import replay
@@ -84,6 +86,20 @@ async def _check(world: World, monitor: Monitor, wire: SimulatedWire | None) -> 
             monitor.note("INV6", divergence.stream, str(divergence))
     if wire is not None:
         await wire.check_log()
+    if monitor.secrets:
+        await _check_secrets(world, monitor)
+
+
+async def _check_secrets(world: World, monitor: Monitor) -> None:
+    """Note what the agent says must not be recorded, and was."""
+    monitor.exercised.add("SECRET")
+    for event in await world.disk.read_all(limit=10**9):
+        if monitor.secrets.finds(event.data):
+            monitor.note("SECRET", event.stream, f"version {event.version} holds what is to be redacted")
+    listed = await world.disk.list_payloads(limit=10**9)
+    for name, payload in (await world.disk.read_payloads([item.hash for item in listed])).items():
+        if monitor.secrets.finds(payload):
+            monitor.note("SECRET", "", f"payload {name[:12]} holds what is to be redacted")
 
 
 log = logging.getLogger("refold.scenarios")
@@ -222,8 +238,10 @@ class Simulation:
         self.monitor.shows_all = agent.context is None and not agent.middleware and agent.config.protocol == "native"
         self.monitor.summary_prompt = agent.context.prompt if isinstance(agent.context, Summarising) else None
         results, all_agents = self.monitor.effects.results, with_subagents(agent)
-        results.as_said = not any(map(_changes_answers, all_agents))
-        results.results_as_brought = not any(_has_hook(each, "on_tool_result") for each in all_agents)
+        self.monitor.secrets = Redaction(others=[redaction_of_rules(each.redact) for each in all_agents])
+        redacted = bool(self.monitor.secrets)
+        results.as_said = not redacted and not any(map(_changes_answers, all_agents))
+        results.results_as_brought = not redacted and not any(_has_hook(each, "on_tool_result") for each in all_agents)
         results.one_model = isinstance(agent.provider, SimulatedModel)
         return agent
 

@@ -192,6 +192,11 @@ class Redaction:
         return bool(self._patterns)
 
     @property
+    def has_fields(self) -> bool:
+        """Whether it looks for places in JSON values."""
+        return bool(self._fields)
+
+    @property
     def has_rules(self) -> bool:
         """Whether it looks for more than values, so that each part of a value must be looked at."""
         return bool(self._patterns or self._fields)
@@ -352,45 +357,44 @@ def _replaced(text: str, spans: Sequence[tuple[int, int]]) -> str:
 _encode = msgspec.json.Encoder().encode
 
 _ESCAPE = re.compile(r"\\+u[0-9a-fA-F]{4}|\\+/|%[0-9a-fA-F]{2}")
-_ANY_ESCAPE = re.compile(r"\\+u[0-9a-fA-F]{4}|\\+[/\"nrtbf]|%[0-9a-fA-F]{2}|\\\\+")
-"""The same, with the escapes of characters that few secrets have."""
+_ANY_ESCAPE = re.compile(r"\\+u[0-9a-fA-F]{4}|\\+[/\"nrtbf]|%[0-9a-fA-F]{2}|\\+")
+"""The same, with the escapes of characters that few secrets have. Backslashes alone count as nothing: where several
+follow each other, nobody knows how often they were escaped."""
 _BEGUN_ESCAPE = re.compile(r"(?:\\+(?:u[0-9a-fA-F]{0,3})?|%[0-9a-fA-F]?)\Z")
-_SHORT_ESCAPES = {"/": "/", '"': '"', "n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "\\": "\\"}
+_SHORT_ESCAPES = {"/": "/", '"': '"', "n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "\\": ""}
 _MEMBER = r'("%s"\s*:\s*)("(?:[^"\\]|\\.)*"?|[^\s,\]}"]+)'
 
 
 def _unescaped(text: str, escape: re.Pattern[str]) -> tuple[str, Callable[[int], tuple[int, int]]]:
     """Return `text` with escapes resolved, and what tells where in `text` a character of that is."""
     pieces: list[str] = []
-    at_view: list[int] = []
-    at_text: list[tuple[int, int]] = []
+    starts: list[int] = []
+    escapes: list[tuple[int, int, int]] = []
     done = length = 0
     for match in escape.finditer(text):
         start, end = match.span()
-        spelled = text[start:end]
-        digits = spelled[-4:] if "u" in spelled else spelled[-2:]
-        character = _SHORT_ESCAPES[spelled[-1]] if _is_short(spelled) else chr(int(digits, 16))
+        character = _meaning(text[start:end])
         pieces += (text[done:start], character)
         length += start - done
-        at_view.append(length)
-        at_text.append((start, end))
-        length += 1
+        starts.append(length)
+        length += len(character)
+        escapes.append((length, start, end))
         done = end
 
     def place(index: int) -> tuple[int, int]:
-        found = bisect_right(at_view, index) - 1
-        if found < 0:
-            return index, index + 1
-        if at_view[found] == index:
-            return at_text[found]
-        start = at_text[found][1] + index - at_view[found] - 1
-        return start, start + 1
+        found = bisect_right(starts, index) - 1
+        over, start, end = escapes[found] if found >= 0 else (0, 0, 0)
+        if index < over:
+            return start, end
+        return end + index - over, end + index - over + 1
 
     return "".join((*pieces, text[done:])), place
 
 
-def _is_short(spelled: str) -> bool:
-    return spelled[0] == "\\" and "u" not in spelled
+def _meaning(spelled: str) -> str:
+    if spelled[0] == "%" or "u" in spelled:
+        return chr(int(spelled.lstrip("\\%u"), 16))
+    return _SHORT_ESCAPES[spelled[-1]]
 
 
 def _longest_beginning(text: str, values: Iterable[str]) -> int:
@@ -424,12 +428,16 @@ def _spellings(value: str) -> Iterator[str]:
 
 
 def _forms_in_view(value: str) -> Iterator[str]:
-    yield value
-    yield value.replace(" ", "+")
-    if not value.isascii():
-        units = value.encode("utf-16-be")
-        yield "".join(chr(int.from_bytes(units[at : at + 2])) for at in range(0, len(units), 2))
-        yield value.encode().decode("latin-1")
+    """Give what a value is where escapes are resolved: those of URLs are bytes, in JSON halves of surrogate pairs."""
+    units = value.encode("utf-16-be")
+    halves = "".join(chr(int.from_bytes(units[at : at + 2])) for at in range(0, len(units), 2))
+    for form in (value, halves, value.encode().decode("latin-1")):
+        yield form
+        yield form.replace(" ", "+")
+        bare = form.replace("\\", "")
+        if bare != form and len(bare) >= VALUE_CHARACTERS_MIN:
+            yield bare
+            yield bare.replace(" ", "+")
 
 
 def _checked_value(value: object) -> str:

@@ -2,7 +2,8 @@
 
 The end of a text that may be the beginning of a secret waits for the text's next piece. What a pattern matches cannot
 be told from its beginning: where there are patterns, the last `PATTERN_CHARACTERS_MAX` characters always wait, and a
-longer match may be shown in part, though it is recorded in no part.
+longer match may be shown in part, though it is recorded in no part. Where there are field paths, JSON is shown when
+all of it has come: the arguments of a call, and a text that begins like an object or an array.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,10 @@ class RedactedStream:
     def rest(self) -> list[Delta]:
         """Return the ends that waited in vain for a secret to go on."""
         waiting, self._waiting = self._waiting, {}
-        ends = [(end, self._up_to(end, len(end.text))[0]) for end in waiting.values()]
+        ends = [
+            (end, self._redaction.value(end.text) if self._waits_whole(end) else self._up_to(end, len(end.text))[0])
+            for end in waiting.values()
+        ]
         return [_with_text(end.delta, text) for end, text in ends if text]
 
     def _shown(self, delta: Delta) -> list[Delta]:
@@ -65,6 +69,8 @@ class RedactedStream:
         held = self._redaction.held_back(end.text)
         if self._redaction.has_patterns:
             held = max(held, PATTERN_CHARACTERS_MAX)
+        if self._waits_whole(end):
+            held = len(end.text)
         seen, left = self._up_to(end, max(len(end.text) - held, 0))
         if left.text:
             self._waiting[place] = left
@@ -73,11 +79,17 @@ class RedactedStream:
             deltas.append(_with_text(clean, seen))
         return deltas
 
+    def _waits_whole(self, end: _Waiting) -> bool:
+        """Tell whether a text is JSON, or is to be, of which some field is not to be shown."""
+        return self._redaction.has_fields and (
+            isinstance(end.delta, ToolInputDelta) or end.text.lstrip()[:1] in ("", "{", "[")
+        )
+
     def _left_behind(self, place: tuple[type[Delta], int]) -> list[Delta]:
         """Return the ends of other texts than the one at `place` that need not wait, and remember what is shown."""
         deltas: list[Delta] = []
         for other, end in self._waiting.items():
-            if other == place:
+            if other == place or self._waits_whole(end):
                 continue
             held = self._redaction.held_back(end.text)
             early = held if held <= SHOWN_EARLY_CHARACTERS_MAX else 0

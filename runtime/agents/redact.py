@@ -3,18 +3,15 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from refold.events.core.errors import ConfigError
 from refold.events.core.redaction import FieldPath, Redaction
-from refold.providers.http.secrets import SECRET_CHARACTERS_MIN, Secret, redaction_of
+from refold.providers.http.secrets import Secret, redaction_of, redaction_of_environment
 from refold.stores.clean_log import in_use
 
 Redact: TypeAlias = Sequence[str | Secret | re.Pattern[str] | FieldPath]
 """Exact values, compiled patterns of text, and places in JSON values."""
-
-KEY_VARIABLES: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
-"""Variables of the environment that providers take their keys from; a tool could show them, whoever is asked."""
 
 
 class Redacting(Protocol):
@@ -60,11 +57,3 @@ def redaction_of_agents(agents: Iterable[Redacting], environment: Mapping[str, s
             ]
         )
     )
-
-
-def redaction_of_environment(
-    environment: Mapping[str, str] = os.environ, names: Iterable[str] = KEY_VARIABLES
-) -> Redaction:
-    """Return what takes out the keys of providers that an environment holds; placeholders are left."""
-    found = (environment.get(name, "").strip() for name in names)
-    return Redaction(value for value in found if len(value) >= SECRET_CHARACTERS_MIN)

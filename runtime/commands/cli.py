@@ -17,6 +17,7 @@ from refold.commands.keep.backup import backup
 from refold.commands.keep.compact import compact
 from refold.commands.keep.delete import delete
 from refold.commands.keep.retain import retain
+from refold.commands.keep.scan import scan
 from refold.commands.look.check import check
 from refold.commands.look.export import export
 from refold.commands.look.import_log import import_log
@@ -66,6 +67,7 @@ for command in (
     delete,
     retain,
     compact,
+    scan,
 ):
     app.command(epilog=EXIT_CODES_HELP)(command)
 app.command("import", epilog=EXIT_CODES_HELP)(import_log)

@@ -17,6 +17,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from refold.commands.output import console, one_line, tell_error, write_json, write_paragraph
+from refold.stores.clean_log import without_known_secrets
 
 if TYPE_CHECKING:
     from refold.sessions.outcome import RunResult
@@ -132,7 +133,9 @@ def run_blocking_command(work: Callable[[], int]) -> NoReturn:
 def _exit_code_of(work: Callable[[], int]) -> int:
     from refold.commands.program_log import safe_logging
     from refold.events.core.errors import LogInUse, RefoldError
+    from refold.providers.http.secrets import redaction_of_environment
 
+    known = redaction_of_environment()  # While it is there, its secrets are in no line of ours on stderr.
     try:
         with safe_logging():
             code = work()
@@ -149,6 +152,8 @@ def _exit_code_of(work: Callable[[], int]) -> int:
     except OSError as error:  # Refold's own are RefoldErrors by now: the output cannot be written.
         _discard_output()
         return _failed(error, EXIT_BAD_INPUT)
+    finally:
+        del known
     return code
 
 
@@ -159,7 +164,7 @@ def _flush_output() -> None:
 
 
 def _failed(error: Exception, code: int) -> int:
-    typer.echo(f"refold: {one_line(str(error), ERROR_CHARACTERS)}", err=True)
+    typer.echo(f"refold: {one_line(without_known_secrets(str(error)), ERROR_CHARACTERS)}", err=True)
     return code
 
 

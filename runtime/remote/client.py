@@ -28,6 +28,9 @@ from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, Pe
 from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import Plan, Recorded, evolve_all, plan
 from refold.events.core.records import EncodedBatch
+from refold.events.core.redaction import Redaction
+from refold.events.model.payloads import recordable, without_secrets
+from refold.events.session.commands import SessionCommand
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import SessionEvent, ToolCallStarted
 from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
@@ -35,6 +38,7 @@ from refold.inspection.log_reading import Batches, opened, session_head
 from refold.inspection.session_view import list_sessions
 from refold.inspection.summaries import call_words
 from refold.keeping.deletion import OwnedLog, delete_from
+from refold.providers.http.secrets import redaction_of_environment
 from refold.remote.follow import POLL_S, Changes
 from refold.remote.protocol import (
     Inbox,
@@ -270,6 +274,7 @@ class _Round:
         self._inbox = inbox
         self._session = session
         self._clock = clock
+        self._redaction = redaction_of_environment()
         self._ahead = False
         """The state is ahead of the log by commands that wait for a runtime."""
 
@@ -314,14 +319,15 @@ class _Round:
                 raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
             named = await named_event(self._store, self._session, entry.command)
             command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key), named)
-            planned = plan(SESSION_CORE, state, command, max(self._clock.now_us(), state.at))
+            (command,), payloads = without_secrets(self._redaction, (command,), payloads)
+            planned, batch = decided(state, self._session, command, self._clock.now_us(), self._redaction)
             if isinstance(planned, Recorded):
                 outcome = await done(self._store, self._session, entry.command, planned.version, new=False)
             elif self._ahead or any(isinstance(event, ToolCallStarted) for event in planned.events):
                 self._ahead = True
                 return planned.state
             else:
-                await self._store.append([encoded_batch(self._session, planned, version)], payloads)
+                await self._store.append([batch], payloads)
                 state = planned.state
                 outcome = await done(self._store, self._session, entry.command, version + 1, new=True)
         except (CommandRejected, ConfigError) as error:
@@ -335,15 +341,29 @@ class _Round:
         return await session_state(self._store, self._session)
 
 
-def encoded_batch(session: SessionId, planned: Plan[SessionState, SessionEvent], version: int) -> EncodedBatch:
-    """Return what a session's core has decided on the state at `version`, where no runtime owns the log."""
-    return EncodedBatch(
+def decided(
+    state: SessionState, session: SessionId, command: SessionCommand, now_us: int, redaction: Redaction
+) -> tuple[Plan[SessionState, SessionEvent] | Recorded, EncodedBatch]:
+    """Return what a session's core decides, where no runtime owns the log, and its batch; the state is used up."""
+    version, encoded = state.version, list[bytes]()
+
+    def recorded(event: SessionEvent) -> SessionEvent:
+        event, data = recordable(redaction, SESSION_CODEC, event)
+        encoded.append(data)
+        return event
+
+    at = max(now_us, state.at)
+    planned = plan(SESSION_CORE, state, redaction.command(command), at, recorded)
+    batch = EncodedBatch(
         stream=stream_name(SESSION_KIND, session),
         expected_version=version,
-        at=planned.events[0].at,
-        events=tuple(SESSION_CODEC.encode(event) for event in planned.events),
-        pending=tuple(effect.key for effect in SESSION_CORE.pending(planned.state)),
+        at=at,
+        events=tuple(encoded),
+        pending=()
+        if isinstance(planned, Recorded)
+        else tuple(effect.key for effect in SESSION_CORE.pending(planned.state)),
     )
+    return planned, batch
 
 
 class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):

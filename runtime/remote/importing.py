@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.events.core.content import Message
 from refold.events.core.ids import AgentId, SessionId, checked_identifier
-from refold.events.core.pure_core import Recorded, plan
+from refold.events.core.pure_core import Recorded
 from refold.events.core.records import EncodedBatch
+from refold.events.core.redaction import Redaction
 from refold.events.session.commands import OpenSession, SessionCommand
 from refold.events.session.core import SESSION_CORE
 from refold.events.session.state import SessionState
-from refold.remote.client import encoded_batch, session_state
+from refold.providers.http.secrets import redaction_of_environment
+from refold.remote.client import decided, session_state
 from refold.sessions.access import import_command
 from refold.stores.sqlite.file import absolute, look_at
 from refold.stores.sqlite.store import SQLiteStore
@@ -47,28 +49,28 @@ async def import_conversation(
     """
     clock = clock if clock is not None else SystemClock()
     name = SessionId(checked_identifier(session, "session id"))
-    command, payloads = import_command(messages, key)
+    redaction = redaction_of_environment()
+    command, payloads = import_command(redaction.value(list(messages)), key)
     opening = OpenSession(session=name, agent=AgentId(checked_identifier(agent, "agent's name")))
     if look_at(absolute(log)) == "missing":  # What is refused makes no log.
-        _decided(SESSION_CORE.initial(), name, (opening, command), clock)
+        _decided(SESSION_CORE.initial(), name, (opening, command), clock, redaction)
     async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
         state = await session_state(store, name)
         commands = (opening, command) if state.version == 0 else (command,)
-        state, batches = _decided(state, name, commands, clock)
+        state, batches = _decided(state, name, commands, clock, redaction)
         await store.append(batches, payloads if batches else None)
         return len(state.messages)
 
 
 def _decided(
-    state: SessionState, session: SessionId, commands: Sequence[SessionCommand], clock: Clock
+    state: SessionState, session: SessionId, commands: Sequence[SessionCommand], clock: Clock, redaction: Redaction
 ) -> tuple[SessionState, list[EncodedBatch]]:
     """Return the state after commands, and what is to be recorded: nothing for one that has been."""
     batches: list[EncodedBatch] = []
     for command in commands:
-        version = state.version
-        planned = plan(SESSION_CORE, state, command, max(clock.now_us(), state.at))
+        planned, batch = decided(state, session, command, clock.now_us(), redaction)
         if isinstance(planned, Recorded):
             continue
-        batches.append(encoded_batch(session, planned, version))
+        batches.append(batch)
         state = planned.state
     return state, batches

@@ -181,7 +181,7 @@ class InboxReader:
         asked, payloads = session_command(command, key, await named_event(context.store, session, command))
         hooks = context.hooks_of(agent)
         if isinstance(asked, SendInput) and hooks is not None:
-            asked, payloads = await hooked_input(hooks, session, asked, payloads)
+            asked, payloads = await hooked_input(hooks, session, asked, payloads, context.journal.redaction)
         performed = await ref.ask(Envelope(asked, payloads or {}, vital=True), block=False)
         assert isinstance(performed, Performed)
         return await done(context.store, session, command, performed.version, performed.new)

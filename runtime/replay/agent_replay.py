@@ -246,8 +246,8 @@ class AgentReplay:
     async def _input(self, batch: Sequence[StoredEvent], event: ev.InputQueued | ev.TimerSet) -> list[Divergence]:
         if self._is_child:
             return []  # A call's task, which goes through no middleware.
-        hooks = self._current.hooks
-        now = await self._done_again("input", batch, lambda: input_now(event, hooks, self._session, self._store))
+        current = self._current
+        now = await self._done_again("input", batch, lambda: input_now(event, current, self._session, self._store))
         return self._in_events("input", batch, event, now) if now is not None else []
 
     async def _turn(
@@ -261,7 +261,7 @@ class AgentReplay:
         then = event.message if isinstance(event, ev.ModelFailed) and event.kind == "agent_loop" else ""
         now = await self._done_again("request", batch, lambda: self._request_now(pair), failed_then=then)
         if now is not None:
-            different = in_requests(pair.request, now, "request")
+            different = in_requests(pair.request, self._current.redaction.value(now), "request")
             if different is None:
                 different = await self._in_sent(batch, reference.sent, now)
             found += self._compared("request", batch, different)

@@ -229,7 +229,7 @@ def require_remembering(recalling: PastRecalling) -> None:
 
 
 async def input_now(
-    event: ev.InputQueued | ev.TimerSet, hooks: Hooks, session: SessionId, store: EventStore
+    event: ev.InputQueued | ev.TimerSet, current: CurrentAgent, session: SessionId, store: EventStore
 ) -> ev.InputQueued | ev.TimerSet:
     """Return an input as it would be recorded today.
 
@@ -239,7 +239,7 @@ async def input_now(
     """
     given = SendInput(content=event.original or event.content, key=event.key)
     payloads = await store.read_payloads(stored_hashes([Message("user", given.content)]))
-    command, _ = await hooked_input(hooks, session, given, payloads)
+    command, _ = await hooked_input(current.hooks, session, given, payloads, current.redaction)
     return msgspec.structs.replace(event, content=command.content, original=command.original)
 
 

@@ -28,7 +28,8 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, stream_name
-from refold.events.model.payloads import restored, spill
+from refold.events.core.redaction import NOTHING_SECRET, Redaction
+from refold.events.model.payloads import restored, spill, without_secrets
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
@@ -181,7 +182,11 @@ def checked_flag(value: bool, what: str) -> bool:
 
 
 async def hooked_input(
-    hooks: Hooks, session: SessionId, command: SendInput, payloads: dict[PayloadHash, bytes]
+    hooks: Hooks,
+    session: SessionId,
+    command: SendInput,
+    payloads: dict[PayloadHash, bytes],
+    redaction: Redaction = NOTHING_SECRET,
 ) -> tuple[SendInput, dict[PayloadHash, bytes]]:
     """Return an input as it is sent, with the one that was given beside it where they differ, and their payloads.
 
@@ -189,6 +194,9 @@ async def hooked_input(
         AgentLoopError: middleware failed; nothing is sent.
         CommandRejected: what middleware made of it is empty, or cannot be recorded.
     """
+    if redaction:
+        (command,), kept = without_secrets(redaction, (command,), payloads)
+        command, payloads = redaction.command(command), dict(kept)
     given = cast("UserBlocks", restored(Message("user", command.content), payloads).content)
     content, more = spill(await hooks.user_message(session, given, input_blocks))
     if content == command.content:
@@ -238,7 +246,9 @@ class SessionAccess:
         if isinstance(command, SendInput) and self.context.has_hooks:
             hooks = self.context.hooks_of(await self.read(lambda state: state.agent))
             if hooks is not None:
-                command, payloads = await hooked_input(hooks, self.session, command, payloads or {})
+                command, payloads = await hooked_input(
+                    hooks, self.session, command, payloads or {}, self.context.journal.redaction
+                )
                 self.context.require_open()
         vital = isinstance(command, ABOUT_ACCEPTED_WORK)
         performed = await self._ref.ask(Envelope(command, payloads or {}, vital=vital), block=False)

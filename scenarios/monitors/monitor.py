@@ -24,6 +24,7 @@ from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.events.core.redaction import NOTHING_SECRET
 from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
@@ -139,6 +140,8 @@ class Monitor:
         self._lives: dict[str, int] = {}
         """In which life of the process each session's last event was recorded."""
         self.effects = EffectsMonitor(world, self._log, self.note, self.exercised)
+        self.secrets = NOTHING_SECRET
+        """What the agent says must not be recorded."""
         self.shows_all = False
         """Whether models are shown whole histories, as they are."""
         self.summary_prompt: str | None = None
@@ -350,7 +353,7 @@ PROMISES: dict[str, str] = {
     "ONCE": "no body of a tool runs twice that must not",
     "FOLLOW": "who follows a session sees every event once and in order, and is told how much it missed",
     "LIVENESS": "all that was accepted comes to an end once faults are over",
-    "SECRET": "no event holds the provider's key; where there is a wire",
+    "SECRET": "the log holds neither the provider's key, where there is a wire, nor a value that the agent redacts",
     "TYPED": "a failed model call is told by its kind, whichever bytes came over the wire",
     "CHECK": "the whole log passes `refold check`",
     "ERROR": "the simulated process raises nothing that it should not",

@@ -8,7 +8,7 @@ takes them out.
 import hmac
 import os
 from collections.abc import Iterable, Mapping
-from typing import NoReturn, Self
+from typing import Final, NoReturn, Self
 
 from refold.events.core.errors import ConfigError
 from refold.events.core.redaction import REDACTED, Redaction
@@ -16,6 +16,10 @@ from refold.stores.clean_log import in_use
 
 SECRET_CHARACTERS_MIN = 12
 """A shorter value is a placeholder, such as a local server's `EMPTY` or `ollama`, and is left in texts."""
+
+
+KEY_VARIABLES: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+"""Variables of the environment that providers take their keys from; a tool could show them, whoever is asked."""
 
 
 class Secret:
@@ -100,3 +104,11 @@ def redaction_of(*providers: object, secrets: Iterable[Secret] = ()) -> Redactio
             others=[redaction for redaction in known if isinstance(redaction, Redaction)],
         )
     )
+
+
+def redaction_of_environment(
+    environment: Mapping[str, str] = os.environ, names: Iterable[str] = KEY_VARIABLES
+) -> Redaction:
+    """Return what takes out the keys of providers that an environment holds; placeholders are left."""
+    found = (environment.get(name, "").strip() for name in names)
+    return in_use(Redaction(value for value in found if len(value) >= SECRET_CHARACTERS_MIN))

@@ -1,0 +1,95 @@
+"""`refold scan LOG`: whether keys and other secrets stand in a log."""
+
+import os
+import re
+from typing import TYPE_CHECKING, Annotated
+
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, command, option
+from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+
+if TYPE_CHECKING:
+    from refold.inspection.scan import FoundSecret, ScanReport
+
+
+@command
+async def scan(
+    log: LogArgument,
+    value_from_env: Annotated[
+        list[str] | None,
+        option(
+            "--value-from-env", "NAME", "Look for the value of this variable of the environment. May be given again."
+        ),
+    ] = None,
+    pattern: Annotated[
+        list[str] | None,
+        option("--pattern", "REGEX", "Look for what this regular expression matches. May be given again."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Look for keys in a log, its WAL, its inbox and what free pages of them still hold.
+
+    Found are keys of known formats (OpenAI, Anthropic, AWS, Google, GitHub, Slack, Stripe, private keys, JSON Web
+    Tokens, bearer headers), and what the options name. A value is found with JSON escapes, in URLs and in base64, too;
+    no option takes the value itself, which other users of the machine could read. What is found is shown masked.
+    Exit code 1: something was found.
+
+    JSON: {log, found, findings: [{kind, masked, stream, version, payload, path, file, times}], streams, events,
+    payloads, file_bytes, not_read}.
+    """
+    from refold.events.core.errors import ConfigError
+    from refold.inspection.scan import SoughtSecrets, named_values, scan_log
+
+    variables = value_from_env or []
+    values = named_values(variables, os.environ)
+    if len(values) < len(set(variables)):
+        missing = next(name for name in variables if not os.environ.get(name, "").strip())
+        raise ConfigError(f"the variable {missing} is not set in the environment; nothing was looked for")
+    try:
+        patterns = {f"pattern {given}": re.compile(given) for given in pattern or []}
+    except re.error as error:
+        raise ConfigError(f"a pattern is no regular expression: {error}") from error
+    report = await scan_log(log, SoughtSecrets(values, patterns))
+    if as_json:
+        write_json({"log": str(log), **_document(report)})
+    else:
+        _write(report)
+    return EXIT_FOUND if report.found else EXIT_OK
+
+
+def _document(report: "ScanReport") -> dict[str, object]:
+    import msgspec
+
+    document: dict[str, object] = msgspec.to_builtins(report)
+    return document
+
+
+def _write(report: "ScanReport") -> None:
+    to = console()
+    for finding in report.findings:
+        write_paragraph(
+            to, f"{finding.kind}  {one_line(_place(finding), 300)}  {one_line(finding.masked)}", style="red"
+        )
+    if report.found > sum(finding.times for finding in report.findings):
+        write_paragraph(to, "… and more", style="red")
+    for why in report.not_read:
+        write_paragraph(to, f"not read, apart from its bytes: {one_line(why)}")
+    looked = ", ".join(
+        (
+            counted(report.streams, "stream"),
+            counted(report.events, "event"),
+            counted(report.payloads, "payload"),
+            f"{report.file_bytes:,} bytes of files",
+        )
+    )
+    verdict = counted(report.found, "finding") if report.found else "nothing found"
+    write_paragraph(to, f"{verdict}: {looked}", style="bold red" if report.found else "bold")
+
+
+def _place(finding: "FoundSecret") -> str:
+    if finding.file is not None:
+        times = f" ({finding.times} times)" if finding.times > 1 else ""
+        return f"{finding.file}: {finding.path or 'in its bytes'}{times}"
+    if finding.payload is not None:
+        return f"payload {finding.payload[:12]} {finding.path}"
+    version = f"@{finding.version}" if finding.version is not None else ""
+    return f"{finding.stream}{version} {finding.path}"

@@ -1,0 +1,195 @@
+"""What must not be recorded is found however it is spelled, nothing of it is left, and nothing else is touched."""
+
+import base64
+import json
+import pickle
+import re
+import urllib.parse
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.events.core.content import ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.core.event import Event
+from refold.events.core.ids import RunId, ToolCallId
+from refold.events.core.redaction import NOTHING_SECRET, REDACTED, FieldPath, Redaction
+
+KEY = "sk-ant-api03-ABCdef/123+xyz_QQ"
+ODD = 'pass "word"\n\\ütf \U0001f511'
+
+SPELLINGS = {
+    "plain": lambda key: key,
+    "in JSON": lambda key: json.dumps({"key": key}),
+    "in JSON, not in ASCII": lambda key: json.dumps({"key": key}, ensure_ascii=False),
+    "in JSON in JSON": lambda key: json.dumps(json.dumps([key])),
+    "with escaped slashes": lambda key: json.dumps(key).replace("/", "\\/"),
+    "all escaped": lambda key: "".join(
+        f"\\u{unit:04x}" for unit in memoryview(key.encode("utf-16-le")).cast("H").tolist()
+    ),
+    "escaped in JSON, not closed": lambda key: f'{{"key": "\\u{ord(key[0]):04X}' + json.dumps(key)[2:-1],
+    "in a URL": lambda key: urllib.parse.quote(key, safe=""),
+    "in a form": lambda key: urllib.parse.urlencode({"key": key}),
+    "of basic authentication": lambda key: base64.b64encode(f"user:{key}".encode()).decode(),
+    "in base64, at another place": lambda key: base64.urlsafe_b64encode(f"use:{key}.".encode()).decode(),
+    "in base64, at the third place": lambda key: base64.b64encode(f"us:{key}".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("key", [KEY, ODD], ids=["a key", "odd characters"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_value_is_found_however_it_is_spelled(spelling: str, key: str) -> None:
+    redaction = Redaction([key, "another value"])
+    text = f"before {SPELLINGS[spelling](key)} after"
+    clean = redaction.text(text)
+    assert REDACTED in clean
+    assert clean.startswith("before ")
+    assert clean.endswith(" after")
+    assert redaction.text(clean) == clean
+    assert redaction.finds(msgspec.json.encode([text]))
+    assert not redaction.finds(msgspec.json.encode([clean]))
+    assert redaction.value({"a": [text]}) == {"a": [clean]}
+
+
+@pytest.mark.parametrize(
+    ("values", "patterns", "text", "clean"),
+    [
+        (["secret-1", "secret-1-and-more"], [], "a secret-1-and-more b secret-1", "a [redacted] b [redacted]"),
+        (["secret-1-and-more", "more-than-that"], [], "a secret-1-and-more-than-that b", "a [redacted] b"),
+        (["ababab"], [], "ababababab", "[redacted]"),
+        (["secret-1", "secret-2"], [], "secret-1secret-2", "[redacted][redacted]"),
+        ([], [r"\b\d{4} \d{4}\b"], "card 4242 4242, not 14242 42429", "card [redacted], not 14242 42429"),
+        (["4242 4242 9"], [r"\d{4} \d{4}"], "4242 4242 9", "[redacted]"),
+        ([], [r"\w+", "x*"], "two [redacted] words", "[redacted] [redacted] [redacted]"),
+        (["secret-1"], [], "100% of C:\\up are \\u00 %2", "100% of C:\\up are \\u00 %2"),
+    ],
+)
+def test_of_what_overlaps_nothing_is_left(values: list[str], patterns: list[str], text: str, clean: str) -> None:
+    for order in (values, values[::-1]):
+        redaction = Redaction(order, map(re.compile, patterns))
+        assert redaction.text(text) == clean
+        assert redaction.text(clean) == clean
+
+
+@given(
+    st.text(max_size=40),
+    st.sampled_from(sorted(SPELLINGS)),
+    st.text(max_size=40),
+    st.lists(st.text(min_size=6, max_size=12).filter(lambda value: len(value.strip()) >= 6), max_size=3),
+)
+def test_a_second_pass_changes_nothing_and_events_stay_readable(
+    before: str, spelling: str, after: str, others: list[str]
+) -> None:
+    redaction = Redaction([KEY, *(value for value in others if REDACTED not in value and value not in REDACTED)])
+    text = f"{before}{SPELLINGS[spelling](KEY)}{after}"
+    clean = redaction.value(text)
+    assert KEY not in clean
+    assert redaction.value(clean) == clean
+    body = msgspec.json.encode({"text": text})  # As a provider reads it, before it is decoded.
+    assert isinstance(msgspec.json.decode(redaction.data(body)), dict)
+
+
+class Paid(Event, frozen=True, kw_only=True, tag="account.paid.v1"):
+    run: RunId
+    number: str
+    way: Literal["card 4242 4242"] = "card 4242 4242"
+    amount: int = 42424242
+    more: dict[str, Any] = {}
+
+
+def test_fields_of_structs_are_looked_at_by_what_their_types_say() -> None:
+    event = Paid(run=RunId("run_4242 4242"), number="4242 4242", more={"4242 4242": {"pin": 12}, "n": 42424242})
+    redaction = Redaction(["424242"], [re.compile(r"\d{4} \d{4}")], [FieldPath("pin")])
+    assert redaction.value(event) == Paid(
+        run=RunId("run_4242 4242"), number=REDACTED, more={REDACTED: {"pin": REDACTED}, "n": REDACTED}
+    )
+    assert Redaction([], [], [FieldPath("number")]).value(event).number == REDACTED
+    assert NOTHING_SECRET.value(event) is event
+    other = Paid(run=RunId("run_3"), number="none")
+    assert redaction.value(other) is other
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "clean"),
+    [
+        (
+            "card.number",
+            {"card": {"number": 4, "cvc": 5}, "number": 6},
+            {"card": {"number": "*", "cvc": 5}, "number": 6},
+        ),
+        ("pin", {"a": [{"pin": [1, 2]}, {"pin": None}]}, {"a": [{"pin": "*"}, {"pin": None}]}),
+        ("cards.*.cvc", {"cards": {"x": {"cvc": 1, "n": 2}}}, {"cards": {"x": {"cvc": "*", "n": 2}}}),
+        ("pin", {"result": '{"pin":"12","n":1}'}, {"result": '{"pin":"*","n":1}'}),
+        ("pin", {"result": '{"pin": "12", "n'}, {"result": '{"pin": "*", "n'}),
+        ("pin", {"result": '[{"pin": 12'}, {"result": '[{"pin": "*"'}),
+        ("pin", {"said": 'the "pin": 12'}, {"said": 'the "pin": 12'}),
+    ],
+)
+def test_a_field_path_names_what_is_in_json_values_and_texts(path: str, value: object, clean: object) -> None:
+    expected = json.loads(json.dumps(clean).replace("*", REDACTED))
+    redaction = Redaction(fields=[FieldPath(path)])
+    assert redaction.value(value) == expected
+    assert redaction.value(expected) == expected
+
+
+def test_blocks_stay_usable() -> None:
+    redaction = Redaction([KEY])
+    thought = ThinkingBlock(thinking=f"I know {KEY}", signature="signed")
+    assert redaction.value(thought) == ThinkingBlock(thinking=f"I know {REDACTED}", signature=None)
+    image = ImageBlock(media_type="image/png", data=b"\x89" + KEY.encode() + b"\xff")
+    assert redaction.value(image).data == b"\x89" + b"*" * len(KEY) + b"\xff"
+    call = ToolUseBlock(id=ToolCallId("call_6_0"), name=KEY, input={KEY: 1, "x": KEY, REDACTED: 2}, malformed_input=KEY)
+    clean = redaction.value(call)
+    assert (clean.id, clean.name, clean.malformed_input) == ("call_6_0", REDACTED, REDACTED)
+    assert list(clean.input.values()) == [1, REDACTED, 2]
+    assert redaction.value(TextBlock(text="plain")) == TextBlock(text="plain")
+
+
+def test_two_keys_never_become_the_same() -> None:
+    class Send(msgspec.Struct, frozen=True):
+        text: str
+        key: str | None = None
+
+    redaction = Redaction([KEY])
+    assert redaction.command(Send(KEY, "k")) == Send(REDACTED, "k")
+    with pytest.raises(CommandRejected, match="choose another key") as caught:
+        redaction.command(Send("hello", f"request {KEY}"))
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [("hello sk-ant", 6), ("hello", 0), ("hello \\u0073k-a\\u00", 13), ("50%", 1), (f"{KEY}", 0), (KEY[:-1], 29)],
+)
+def test_the_beginning_of_a_value_is_known_at_the_end_of_a_text(text: str, waits: int) -> None:
+    assert Redaction([KEY]).held_back(text) == waits
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Redaction(["short"]),
+        lambda: Redaction(["   x    "]),
+        lambda: Redaction([7]),  # type: ignore[list-item]
+        lambda: Redaction(["a [redacted] b"]),
+        lambda: Redaction(["redacted"]),
+        lambda: Redaction(["a \ud800 surrogate"]),
+        lambda: Redaction([], [re.compile(b"bytes")]),  # type: ignore[list-item]
+        lambda: FieldPath("a..b"),
+        lambda: FieldPath(""),
+    ],
+)
+def test_what_cannot_be_looked_for_is_refused(make: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert "surrogate" not in str(caught.value)
+
+
+def test_what_knows_secrets_is_not_shown_or_copied() -> None:
+    redaction = Redaction([KEY], [re.compile("x")], [FieldPath("y")])
+    assert repr(redaction) == "Redaction(1 values, 1 patterns, 1 fields)"
+    with pytest.raises(TypeError, match="is not pickled"):
+        pickle.dumps(redaction)
