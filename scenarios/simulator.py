@@ -19,6 +19,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 
@@ -49,6 +50,7 @@ from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop,
 from refold.scenarios.world.model import SimulatedModel
 from refold.scenarios.world.process import ProcessDied, manual_gc, tear_down
 from refold.scenarios.world.store import SimulatedReplies, SimulatedStore
+from refold.stores.event_store import WholeLog
 from refold.stores.memory import InMemoryStore
 
 
@@ -96,7 +98,7 @@ async def _check_secrets(world: World, monitor: Monitor) -> None:
     for event in await world.disk.read_all(limit=10**9):
         if monitor.secrets.finds(event.data):
             monitor.note("SECRET", event.stream, f"version {event.version} holds what is to be redacted")
-    listed = await world.disk.list_payloads(limit=10**9)
+    listed = await cast("WholeLog", world.disk).list_payloads(limit=10**9)
     for name, payload in (await world.disk.read_payloads([item.hash for item in listed])).items():
         if monitor.secrets.finds(payload):
             monitor.note("SECRET", "", f"payload {name[:12]} holds what is to be redacted")

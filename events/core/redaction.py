@@ -52,6 +52,7 @@ class FieldPath(msgspec.Struct, frozen=True):
             raise ConfigError(f"a field path is names with dots between, such as 'card.number', not {self.path!r:.80}")
 
     def fits(self, trail: Sequence[str]) -> bool:
+        """Return whether it names a place, given the names that lead there."""
         names = self.path.split(".")
         return len(trail) >= len(names) and all(
             name in ("*", found) for name, found in zip(names, trail[-len(names) :], strict=True)

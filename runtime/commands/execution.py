@@ -17,7 +17,6 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from refold.commands.output import console, one_line, tell_error, write_json, write_paragraph
-from refold.stores.clean_log import without_known_secrets
 
 if TYPE_CHECKING:
     from refold.sessions.outcome import RunResult
@@ -164,6 +163,8 @@ def _flush_output() -> None:
 
 
 def _failed(error: Exception, code: int) -> int:
+    from refold.stores.clean_log import without_known_secrets
+
     typer.echo(f"refold: {one_line(without_known_secrets(str(error)), ERROR_CHARACTERS)}", err=True)
     return code
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import typer
 
-from refold.stores.clean_log import without_known_secrets
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -172,12 +170,16 @@ def console() -> "Console":
 
 def tell_error(words: str, *, exact: bool = False) -> None:
     """Write an error, which is one line on stderr; `exact`: it was made safe already."""
+    from refold.stores.clean_log import without_known_secrets
+
     words = without_known_secrets(words)
     typer.echo(f"refold: {words if exact else one_line(words)}", err=True)
 
 
 def tell(words: str, *, exact: bool = False) -> None:
     """Write a line about what goes on, to stderr, where no answers are; `exact`: it was made safe already."""
+    from refold.stores.clean_log import without_known_secrets
+
     words = without_known_secrets(words)
     typer.secho(words if exact else one_line(words), err=True, dim=True)
 

@@ -319,7 +319,7 @@ class _Round:
                 raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
             named = await named_event(self._store, self._session, entry.command)
             command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key), named)
-            (command,), payloads = without_secrets(self._redaction, (command,), payloads)
+            (command,), kept = without_secrets(self._redaction, (command,), payloads)
             planned, batch = decided(state, self._session, command, self._clock.now_us(), self._redaction)
             if isinstance(planned, Recorded):
                 outcome = await done(self._store, self._session, entry.command, planned.version, new=False)
@@ -327,7 +327,7 @@ class _Round:
                 self._ahead = True
                 return planned.state
             else:
-                await self._store.append([batch], payloads)
+                await self._store.append([batch], kept)
                 state = planned.state
                 outcome = await done(self._store, self._session, entry.command, version + 1, new=True)
         except (CommandRejected, ConfigError) as error:

@@ -22,6 +22,7 @@ from refold import Message, ProviderError, ToolUse
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, State
 from refold.memory import EpisodicStore, SemanticStore, WorkingMemory, memory_tools
 from refold.replay import replay
+from refold.scenarios import Say, Scenario, Simulator, faults
 from tests.runtime.command_line import run
 
 KEY = "sk-proj-ABCdef0123456789/canary_QQ"
@@ -93,7 +94,7 @@ class Model:
         if request.messages[-1].content and isinstance(request.messages[-1].content[0], refold.ToolResultBlock):
             return refold.say(f"Done. The key is {KEY}, the card {CARD}")
         if "error" in said:
-            raise ProviderError(f"{'x' * 100} bad header: Bearer {KEY}", kind="authentication", status=401)
+            raise ProviderError(f"{'x' * 100} bad header: Bearer {KEY}", kind="auth", status=401)
         if "break" in said:
             raise RuntimeError(f"cannot connect to https://example.com/?key={KEY}")
         if "pay" in said:
@@ -185,7 +186,7 @@ async def live(log: Path, files: dict[str, bytes]) -> list[Any]:
     seen: list[Any] = []
     async with refold.AgentRuntime(described, log=log, snapshot_every=10) as runtime:
         session = await runtime.session("s")
-        seen.append(await session.import_history([Message("user", (refold.TextBlock(text=f"I am {KEY}"),))]))
+        await session.import_history([Message("user", (refold.TextBlock(text=f"I am {KEY}"),))])
         for said in (f"all {KEY} {PASSWORD}", "error", "break", f"cut {CARD}", f"say {CARD}"):
             async for item in session.stream(said):
                 seen.append(item)
@@ -293,3 +294,45 @@ def commands(log: Path, folder: Path) -> dict[str, bytes]:
         name = " ".join(str(word) for word in words[:3]).replace(KEY, "KEY")
         said[name] = result.stdout.encode() + result.stderr.encode()
     return said
+
+
+@refold.tool(tier="observe", effect="idempotent", retries=refold.RetryPolicy())
+async def look(city: str, context: refold.ToolContext[object]) -> str:
+    context.progress(PASSWORD)
+    if len(city) % 3 == 0:
+        raise refold.ToolError(f"no way to {city} with {PASSWORD}", kind="transient")
+    return f"{city}: {PASSWORD} {CARD}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_no_canary_is_in_the_log_of_a_simulation(store: Any, seed: int, tmp_path: Path) -> None:
+    described = refold.Agent(
+        config=refold.AgentConfig(model="m", retry=refold.RetryPolicy(), streaming=True),
+        provider=refold.ScriptedProvider([]),
+        tools=[look],
+        redact=RULES,
+    )
+    acts = tuple(Say(session=f"s{number}", at_s=float(number)) for number in range(4))
+    planned = (faults.ProviderDrops(nth=2), faults.CrashAtAppend(nth=12), faults.CrashInTool(nth=2))
+    log = tmp_path / "events.db"
+    report = Simulator(described).save_log(Scenario(acts=acts, faults=planned, seed=seed, store=store), log)
+    report.raise_if_broken()
+    assert "SECRET" in report.exercised
+    assert report.operations["tool"] > 1
+    files: dict[str, bytes] = {}
+    kept(tmp_path, files)
+    assert not [leak for name, data in files.items() for leak in searched(name, data)]
+    assert any(b"[redacted]" in data for data in files.values())
+
+
+def test_a_simulation_notices_a_secret_that_gets_into_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "refold.actors.folded_stream.recordable", lambda redaction, codec, event: (event, codec.encode(event))
+    )
+    monkeypatch.setattr("refold.events.core.redaction.Redaction.command", lambda self, command: command)
+    told = refold.Agent(
+        config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), redact=["hello world"]
+    )
+    report = Simulator(told).run(Scenario(acts=(Say(session="s", text="hello world"),)))
+    assert [broken.rule for broken in report.broken][:1] == ["SECRET"]

@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 import urllib.parse
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -21,7 +22,7 @@ from refold.events.core.redaction import NOTHING_SECRET, REDACTED, FieldPath, Re
 KEY = "sk-ant-api03-ABCdef/123+xyz_QQ"
 ODD = 'pass "word"\n\\ütf \U0001f511'
 
-SPELLINGS = {
+SPELLINGS: dict[str, Callable[[str], str]] = {
     "plain": lambda key: key,
     "in JSON": lambda key: json.dumps({"key": key}),
     "in JSON, not in ASCII": lambda key: json.dumps({"key": key}, ensure_ascii=False),
@@ -177,7 +178,7 @@ def test_the_beginning_of_a_value_is_known_at_the_end_of_a_text(text: str, waits
         lambda: Redaction(["a [redacted] b"]),
         lambda: Redaction(["redacted"]),
         lambda: Redaction(["a \ud800 surrogate"]),
-        lambda: Redaction([], [re.compile(b"bytes")]),  # type: ignore[list-item]
+        lambda: Redaction([], [re.compile(b"bytes")]),  # type: ignore[list-item, arg-type]
         lambda: FieldPath("a..b"),
         lambda: FieldPath(""),
     ],
