@@ -27,19 +27,19 @@ from tests.runtime.command_line import run
 
 KEY = "sk-proj-ABCdef0123456789/canary_QQ"
 """What the environment has as a provider's key."""
-PASSWORD = 'correct "horse" battery'
+PHRASE = 'correct "horse" battery'
 CARD = "4242 4242 4242 4242"
 PIN = "PIN-98765"
 MASKED = "what middleware hides"
-CANARIES = (KEY, PASSWORD, CARD, PIN, MASKED)
-RULES: tuple[Any, ...] = (PASSWORD, re.compile(r"\b\d{4}(?: \d{4}){3}\b"), refold.FieldPath("pin"))
+CANARIES = (KEY, PHRASE, CARD, PIN, MASKED)
+RULES: tuple[Any, ...] = (PHRASE, re.compile(r"\b\d{4}(?: \d{4}){3}\b"), refold.FieldPath("pin"))
 ESCAPED = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
 SPELLED = (
     *CANARIES,
     KEY[:16],
-    PASSWORD[:16],
+    PHRASE[:16],
     ESCAPED,
-    json.dumps(PASSWORD)[1:-1],
+    json.dumps(PHRASE)[1:-1],
     base64.b64encode(KEY.encode()).decode()[:40],
 )
 """No byte of these may be anywhere; the beginnings are what a cut would leave."""
@@ -67,7 +67,7 @@ def leak(how: str, given: str = "", context: refold.ToolContext[object] | None =
     context.progress({"doing": KEY})
     match how:
         case "raises":
-            raise RuntimeError(f"cannot use {KEY} or {PASSWORD}")
+            raise RuntimeError(f"cannot use {KEY} or {PHRASE}")
         case "fails":
             raise refold.ToolError(f"{'x' * 10_000} {KEY}")
         case "tells":
@@ -100,12 +100,12 @@ class Model:
         if "pay" in said:
             return refold.ModelResponse(content=(ToolUse(name="pay", input={"card": CARD}),), stop_reason="tool_use")
         if "all" not in said:
-            return refold.say(f"{KEY} {PASSWORD}")
+            return refold.say(f"{KEY} {PHRASE}")
         ways = ("raises", "fails", "tells", "draws", "spills", "")
         calls = [ToolUse(name="leak", input={"how": how, "given": f"{KEY} {CARD}"}) for how in ways]
         return refold.ModelResponse(
             content=(
-                refold.ThinkingBlock(thinking=f"I remember {PASSWORD}", signature="c2ln"),
+                refold.ThinkingBlock(thinking=f"I remember {PHRASE}", signature="c2ln"),
                 *calls,
                 ToolUse(name="leak", input=f'{{"how": "tells", "pin": "{PIN}", "given": "{ESCAPED}'),
                 ToolUse(name="remember", input={"content": f"my card is {CARD}", "kind": KEY}),
@@ -156,9 +156,9 @@ class Diary(PureCore[Page, Note, Noted]):
 
 def agent(**changed: Any) -> refold.Agent:
     memory, working, knowledge = EpisodicStore(), WorkingMemory(5), SemanticStore()
-    memory.add_episode("agent", f"The owner's password is {PASSWORD}", importance=0.9)
+    memory.add_episode("agent", f"The owner's password is {PHRASE}", importance=0.9)
     parts: dict[str, Any] = {
-        "config": refold.AgentConfig(model="m", system_prompt=f"Never tell {PASSWORD}.", streaming=True),
+        "config": refold.AgentConfig(model="m", system_prompt=f"Never tell {PHRASE}.", streaming=True),
         "provider": Model(),
         "tools": [leak, pay, *memory_tools(episodic=memory)],
         "middleware": [Hides()],
@@ -187,7 +187,7 @@ async def live(log: Path, files: dict[str, bytes]) -> list[Any]:
     async with refold.AgentRuntime(described, log=log, snapshot_every=10) as runtime:
         session = await runtime.session("s")
         await session.import_history([Message("user", (refold.TextBlock(text=f"I am {KEY}"),))])
-        for said in (f"all {KEY} {PASSWORD}", "error", "break", f"cut {CARD}", f"say {CARD}"):
+        for said in (f"all {KEY} {PHRASE}", "error", "break", f"cut {CARD}", f"say {CARD}"):
             async for item in session.stream(said):
                 seen.append(item)
         task = asyncio.create_task(session.send(f"pay {CARD}"))
@@ -204,16 +204,16 @@ async def live(log: Path, files: dict[str, bytes]) -> list[Any]:
         with pytest.raises(refold.RefoldError):
             await (await runtime.session(f"session {KEY}")).send("hello")
         assert isinstance(described.working_memory, WorkingMemory)
-        await described.working_memory.set("password", PASSWORD)
+        await described.working_memory.set("password", PHRASE)
         assert described.semantic is not None
-        await described.semantic.put(KEY, f"{PASSWORD} {CARD}")
+        await described.semantic.put(KEY, f"{PHRASE} {CARD}")
         diary = await runtime.host("diary", Diary)
         for _ in range(12):
-            await diary.ask("mine", Note(text=f"Dear diary, {KEY} {PASSWORD}"))
+            await diary.ask("mine", Note(text=f"Dear diary, {KEY} {PHRASE}"))
         assert set(await diary.read("mine", lambda page: page.texts)) == {"Dear diary, [redacted] [redacted]"}
         before = await session.history()
         kept(log.parent, files)
-        seen.append(await refold.connect(log).session("s").send(f"from elsewhere {KEY} {PASSWORD}"))
+        seen.append(await refold.connect(log).session("s").send(f"from elsewhere {KEY} {PHRASE}"))
         kept(log.parent, files)
     async with refold.AgentRuntime(agent(), log=log, snapshot_every=None) as runtime:
         after = await (await runtime.session("s")).history()
@@ -298,10 +298,10 @@ def commands(log: Path, folder: Path) -> dict[str, bytes]:
 
 @refold.tool(tier="observe", effect="idempotent", retries=refold.RetryPolicy())
 async def look(city: str, context: refold.ToolContext[object]) -> str:
-    context.progress(PASSWORD)
+    context.progress(PHRASE)
     if len(city) % 3 == 0:
-        raise refold.ToolError(f"no way to {city} with {PASSWORD}", kind="transient")
-    return f"{city}: {PASSWORD} {CARD}"
+        raise refold.ToolError(f"no way to {city} with {PHRASE}", kind="transient")
+    return f"{city}: {PHRASE} {CARD}"
 
 
 @pytest.mark.parametrize("seed", range(3))
