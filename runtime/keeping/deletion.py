@@ -191,12 +191,14 @@ async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, row:
         await let_go(context, sessions)
     deletion = await delete_from(log, name, cancel=cancel, row=row)
     deleted = [SessionId(stream.removeprefix(f"{SESSION_KIND}/")) for stream in deletion.streams]
-    await let_go(context, deleted)  # What came for it meanwhile has found it deleted, or was before it.
+    await let_go(context, deleted, deleted=True)  # What came for it meanwhile has found it deleted, or was before it.
     return msgspec.structs.replace(deletion, checkpoints=await context.forget_steps(deleted))
 
 
-async def let_go(context: RuntimeContext, sessions: Sequence[SessionId]) -> None:
-    """Have nothing of sessions in memory."""
+async def let_go(context: RuntimeContext, sessions: Sequence[SessionId], *, deleted: bool = False) -> None:
+    """Have nothing of sessions in memory, and nobody wait for a run of one that was deleted."""
+    for session in sessions if deleted else ():
+        context.event_bus.session_failed(session, "it was deleted")
     live = context.system.live()
     for stream in (stream_name(SESSION_KIND, session) for session in sessions):
         if stream in live:

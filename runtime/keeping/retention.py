@@ -111,7 +111,7 @@ async def retain_in(
 
     async def forget(sessions: Sequence[SessionId]) -> None:
         nonlocal checkpoints
-        await let_go(context, sessions)
+        await let_go(context, sessions, deleted=True)
         checkpoints += await context.forget_steps(sessions)
 
     retention = await retain_in_log(log, older_than, statuses, archive, dry_run=dry_run, forget=forget)

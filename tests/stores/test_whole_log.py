@@ -3,12 +3,16 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.events.core.errors import LogFormatError, PersistenceError, StreamDeleted, WrongExpectedVersion
+from refold.events.core.ids import PayloadHash, StreamName
+from refold.events.core.records import EncodedBatch, Snapshot, StreamHead
 from refold.stores import InMemoryStore, SQLiteStore
-from refold.stores.event_store import ListedPayload, WholeLog
+from refold.stores.event_store import ErasableLog, ListedPayload, WholeLog
+from refold.stores.keeping.erasing import erase
 from refold.stores.sample_batches import batch, payload
 
 KINDS = ["memory", "events.db"]
@@ -47,6 +51,56 @@ async def test_nothing_was_removed_from_a_new_log(tmp_path: Path, kind: str) -> 
     for refused in (store.removed_position(), store.list_tombstones(limit=1), store.list_payloads(limit=1)):
         with pytest.raises(PersistenceError, match="closed"):
             await refused
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_streams_are_deleted_whole_and_leave_a_tombstone(tmp_path: Path, kind: str) -> None:
+    store = cast("ErasableLog", await made(tmp_path, kind))
+    own, shared, late = (payload(name * 300) for name in (b"own", b"shared", b"late"))
+    names = [name for kept in (own, shared, late) for name in kept]
+
+    def naming(stream: str, version: int, *payloads: str) -> EncodedBatch:
+        return EncodedBatch(
+            stream=StreamName(stream), expected_version=version, at=version, events=(repr([*payloads]).encode(),)
+        )
+
+    await store.append([naming("session/a", 0, *names), batch("session/b", 0, 3)], {**own, **shared, **late})
+    await store.append([naming("session/c", 0, names[1]), naming("session/a", 1)])
+    await store.save_snapshot(
+        Snapshot(stream=StreamName("session/a"), version=1, chain=b"c" * 32, fold_version=1, state=b"words")
+    )
+    stale, others = await store.head("session/b"), await store.read_stream("session/c")
+    await store.append([batch("session/b", 3)])
+    [a, b, _] = await store.list_streams()
+    assert stale is not None
+    for wrong in (stale, StreamHead(stream=StreamName("session/x"), version=1, chain=b"", pending=())):
+        with pytest.raises(WrongExpectedVersion):
+            await store.delete_streams([a, wrong], names, after_position=0, at=1)
+    assert [each.stream for each in await store.list_streams()] == ["session/a", "session/b", "session/c"]
+    # What the caller has looked at reaches to this position; behind it, an event names a payload.
+    await store.append([naming("session/c", 1, names[2])])
+    erased = await erase(store, [[a], [b]], at=9, kept=[PayloadHash("no such payload")])
+    assert (erased.events, erased.payloads, erased.shared_payloads, erased.went_on) == (6, 1, 2, [])
+    assert await store.read_payloads(names) == {**shared, **late}
+    assert (await store.read_stream("session/c"))[:1] == others
+    assert await store.read_stream("session/a") == []
+    assert await store.load_snapshot("session/a") is None
+    tombstones = await store.list_tombstones(limit=9)
+    assert [(each.stream, each.version, each.chain, each.at) for each in tombstones] == [
+        ("session/a", 2, a.chain, 9),
+        ("session/b", 4, b.chain, 9),
+    ]
+    assert await store.list_tombstones(after_position=tombstones[0].position, limit=9) == tombstones[1:]
+    assert await store.find_tombstone("session/b") == tombstones[1]
+    assert await store.find_tombstone("session/c") is None
+    assert await store.removed_position() == tombstones[1].position
+    for version in (0, 2):
+        with pytest.raises(StreamDeleted, match="session/a was deleted"):
+            await store.append([batch("session/d", 0), batch("session/a", version)])
+    [place] = await store.append([batch("session/d", 0)])
+    assert place.position > tombstones[1].position
+    assert await store.empty_wal()
+    await store.close()
 
 
 @pytest.mark.parametrize(

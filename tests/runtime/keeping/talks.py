@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from refold import Agent, AgentConfig, AgentRuntime, ModelRequest, ModelResponse, TextBlock, tool
+from refold import Agent, AgentConfig, AgentRuntime, ModelRequest, ModelResponse, TextBlock, Tool, tool
 from refold.agents.memory_tools import memory_tools
 from refold.events.core.content import text_of
 from refold.events.model.messages import ToolUse
@@ -39,7 +39,21 @@ async def manual() -> str:
     return "Turn it off and on again. " * 6_000
 
 
-async def _think(request: ModelRequest) -> ModelResponse:
+class _Boss:
+    """A model that uses every tool once, and answers then."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return _boss_says(request)
+
+
+class _Helper:
+    """The model of the boss's subagent."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return ModelResponse(content=(TextBlock(text=mark(_spoken(request).split("-")[1], "help")),))
+
+
+def _boss_says(request: ModelRequest) -> ModelResponse:
     name = _spoken(request).split("-")[1]
     asked = [
         ToolUse(name="fetch", input={"name": name}),
@@ -51,11 +65,6 @@ async def _think(request: ModelRequest) -> ModelResponse:
     if done < len(asked):
         return ModelResponse(content=(asked[done],), stop_reason="tool_use")
     return ModelResponse(content=(TextBlock(text=mark(name, "answer")),))
-
-
-async def _help(request: ModelRequest) -> ModelResponse:
-    name = _spoken(request).split("-")[1]
-    return ModelResponse(content=(TextBlock(text=mark(name, "help")),))
 
 
 class Waiting:
@@ -74,9 +83,9 @@ class Waiting:
 async def talking(log: Any, *, provider: Any = None, **options: Any) -> AsyncIterator[AgentRuntime]:
     """Give a runtime with an agent that has tools, a memory and a subagent, and answers at length."""
     memory = EpisodicStore()
-    helper = Agent(name="helper", config=AgentConfig(model="m"), provider=_help)
-    tools = [fetch, manual, helper.as_tool(), *memory_tools(episodic=memory)]
-    agent = Agent(name="boss", config=AgentConfig(model="m"), provider=provider or _think, tools=tools, memory=memory)
+    helper = Agent(name="helper", config=AgentConfig(model="m"), provider=_Helper())
+    tools: list[Tool[..., Any]] = [fetch, manual, helper.as_tool(), *memory_tools(episodic=memory)]
+    agent = Agent(name="boss", config=AgentConfig(model="m"), provider=provider or _Boss(), tools=tools, memory=memory)
     async with AgentRuntime(agent, log=log, snapshot_every=4, **options) as runtime:
         yield runtime
 

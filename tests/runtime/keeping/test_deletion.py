@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from refold import AgentConfig, AgentRuntime, Cancelled, CommandRejected, ConfigError, LogInUse
-from refold.actors import SystemClock
+from refold import AgentConfig, AgentRuntime, Cancelled, CommandRejected, ConfigError, LogInUse, RunResult
+from refold.actors import ActorStopped, SystemClock
 from refold.events.core.errors import StreamDeleted
 from refold.keeping import delete_session, deletion
 from refold.remote.protocol import Inbox, InboxSend
@@ -65,10 +65,10 @@ def test_a_log_with_tombstones_is_looked_at_copied_and_restored(tmp_path: Path) 
         assert [each["session"] for each in listed] == ["bob", listed[1]["session"]]
         assert run("sessions", path, "--deleted").stdout.split("\n")[1].startswith("alice ")
         assert json.loads(run("sessions", path, "--deleted", "--json").stdout)["sessions"][0]["status"] == "deleted"
-        for command in (("show", path, "alice"), ("stats", path, "alice"), ("replay", path, "alice")):
-            assert "session/alice was deleted from " in error_of(run(*command))
-        for command in (("stats", path), ("metrics", path), ("replay", path)):
-            assert run(*command).exit_code == 0
+        for command in ("show", "stats", "replay"):
+            assert "session/alice was deleted from " in error_of(run(command, path, "alice"))
+        for command in ("stats", "metrics", "replay"):
+            assert run(command, path).exit_code == 0
     talked(restored, "dave")
     with pytest.raises(StreamDeleted):
         talked(restored, "alice")
@@ -174,3 +174,27 @@ async def test_a_log_in_memory_and_the_face_without_a_loop(tmp_path: Path) -> No
 
     await asyncio.to_thread(without_loop)
     assert found(tmp_path, "alice") == {}
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+async def test_an_input_that_comes_while_a_session_is_deleted_is_refused_or_keeps_it(
+    tmp_path: Path, cancel: bool
+) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log) as runtime:
+        for steps in (0, 1, 5, 20, 60):
+            name = f"alice{steps}"
+            await talk(runtime, name)
+            deleting = asyncio.create_task(runtime.delete(name, cancel=cancel))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            sending = asyncio.create_task((await runtime.session(name)).send(mark(name, "more")))
+            deleted, sent = await asyncio.gather(deleting, sending, return_exceptions=True)
+            if isinstance(deleted, CommandRejected):
+                assert not isinstance(sent, BaseException)
+                assert name in await runtime.sessions()
+            else:
+                assert not isinstance(deleted, BaseException), deleted
+                assert isinstance(sent, StreamDeleted | ActorStopped | RunResult), sent
+                assert found(tmp_path, name) == {}
+    await assert_sound(log)

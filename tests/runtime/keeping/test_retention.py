@@ -12,10 +12,10 @@ import pytest
 
 from refold import ConfigError, LogInUse, PersistenceError
 from refold.actors import ManualClock
+from refold.inspection.export import export_to_file
 from refold.keeping import compact, delete_session, retain
-from refold.keeping import retention as module
 from refold.stores import SQLiteStore
-from refold.stores.keeping import compacting
+from refold.stores.keeping.erasing import erase
 from tests.runtime.command_line import error_of, run
 from tests.runtime.keeping.talks import Waiting, assert_sound, found, mark, talk, talked, talking
 
@@ -107,13 +107,12 @@ async def test_a_session_that_is_appended_to_meanwhile_stays(tmp_path: Path, mon
     log = tmp_path / "events.db"
     async with talking(log) as runtime:
         await talk(runtime, "alice", "bob", "carol")
-        erase = module.erase
 
         async def erase_late(*given: Any, **named: Any) -> Any:
             await (await runtime.session("bob")).clear()
             return await erase(*given, **named)
 
-        monkeypatch.setattr(module, "erase", erase_late)
+        monkeypatch.setattr("refold.keeping.retention.erase", erase_late)
         done = await runtime.retain(timedelta(0))
         assert (done.sessions, done.went_on) == (("alice", "carol"), ("bob",))
         assert found(tmp_path, "bob") != {}
@@ -128,7 +127,7 @@ async def test_nothing_is_deleted_where_the_archive_is_not_what_was_written(
     archives.mkdir()
     clock = await aged(log)
     (archives / "events.db-1.jsonl.gz.exporting").write_bytes(b"left by a process that died")
-    export = module.export_to_file
+    export, patched = export_to_file, "refold.keeping.retention.export_to_file"
 
     async def cut(store: Any, path: Path, **named: Any) -> None:
         await export(store, path, **named)
@@ -141,10 +140,10 @@ async def test_nothing_is_deleted_where_the_archive_is_not_what_was_written(
         raise PersistenceError(f"{path} cannot be written: No space left on device")
 
     for spoilt, words in ((cut, "compressed and damaged"), (other, "it lacks session/old"), (full, "No space")):
-        monkeypatch.setattr(module, "export_to_file", spoilt)
+        monkeypatch.setattr(patched, spoilt)
         with pytest.raises(PersistenceError, match=words):
             await retain(log, 90 * DAY, archive=archives, clock=clock)
-    monkeypatch.setattr(module, "export_to_file", export)
+    monkeypatch.setattr(patched, export)
     assert (await retain(log, 90 * DAY, archive=archives, clock=clock)).sessions == ("old", "older")
     assert not [name for name in os.listdir(archives) if name.endswith(".exporting")]
 
@@ -191,7 +190,8 @@ async def test_a_log_is_not_made_smaller_where_there_is_no_room(
     async with talking(log) as runtime:
         await talk(runtime, "alice", "bob")
     before = log.read_bytes()
-    monkeypatch.setattr(compacting.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10_000))
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(PersistenceError, match="10,000 are free"):
         await compact(log)
     assert len(log.read_bytes()) == len(before)

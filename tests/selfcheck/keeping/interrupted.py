@@ -54,6 +54,10 @@ WORKS: Final[Mapping[str, Work]] = {
     "compact": Work(lambda folder: compact(folder / LOG), ()),
 }
 
+CASES: Final = [
+    (name, moment) for name, work in WORKS.items() for moment in MOMENTS if moment != "file" or work.archived
+]
+
 Streams = Mapping[str, Sequence[StoredEvent]]
 
 

@@ -1,11 +1,11 @@
-"""Deleting, keeping, archiving and making smaller, interrupted: a few moments every day, all of them when asked for."""
+"""Deleting, keeping, archiving and compacting, interrupted: a few moments; `-m tests.selfcheck.keeping` tries all."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.selfcheck.keeping.interrupted import (
-    MOMENTS,
+    CASES,
     WORKS,
     Moment,
     Original,
@@ -15,8 +15,6 @@ from tests.selfcheck.keeping.interrupted import (
     moments_of,
     original,
 )
-
-CASES = [(name, moment) for name, work in WORKS.items() for moment in MOMENTS if moment != "file" or work.archived]
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +31,6 @@ def test_kill_9_leaves_whole_sessions_and_the_next_call_completes_it(
     assert count > 3
     for nth in (count // 3, 2 * count // 3 + 1):
         killed_at(log, folder, work, moment, nth)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "moment"), CASES)
-def test_kill_9_at_every_moment(log: Original, tmp_path: Path, name: str, moment: Moment) -> None:
-    work, folder, nth = WORKS[name], tmp_path / "log", 1
-    while killed_at(log, folder, work, moment, nth):
-        nth += 1
-    assert nth > 3
 
 
 @pytest.mark.parametrize("name", WORKS)
