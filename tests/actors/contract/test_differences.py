@@ -1,13 +1,9 @@
-"""Where our actors differ from pykka's, each time in two tests: what pykka does, and what ours do.
-
-`docs/pykka.md` says why, and names these tests.
-"""
+"""Where our actors differ from pykka's; `docs/pykka.md` says how and why, and names these tests."""
 
 import asyncio
 import functools
 import logging
 import threading
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +17,7 @@ from refold.actors.effects import Query
 from refold.events import Event, EventCodec, PureCore
 from refold.events.core.errors import BackpressureShed
 from refold.stores import InMemoryStore
-from tests.actors.contract.worlds import LONG_S, PykkaWorld, RefoldWorld
+from tests.actors.contract.worlds import LONG_S, RefoldWorld
 
 
 class Counter(pykka.Actor):
@@ -57,13 +53,6 @@ def records(caplog: pytest.LogCaptureFixture, logger: str, level: int) -> list[s
 # Starting
 
 
-def test_pykka_starts_an_actor_by_its_class(pykka_world: PykkaWorld) -> None:
-    class Plain(pykka.ThreadingActor):
-        pass
-
-    assert Plain.start().is_alive()
-
-
 def test_ours_are_started_by_a_system(refold_world: RefoldWorld) -> None:
     class Plain(Actor):
         pass
@@ -76,13 +65,6 @@ def test_ours_are_started_by_a_system(refold_world: RefoldWorld) -> None:
 class StillBorn(pykka.Actor):
     def on_start(self) -> None:
         raise RuntimeError("on_start is broken")
-
-
-def test_pykka_returns_a_ref_though_on_start_fails(pykka_world: PykkaWorld, caplog: pytest.LogCaptureFixture) -> None:
-    ref = pykka_world.start(StillBorn)
-    assert ref.actor_stopped.wait(LONG_S)
-    assert not ref.is_alive()
-    assert len(records(caplog, "pykka", logging.ERROR)) == 1
 
 
 def test_ours_raise_what_on_start_raises(refold_world: RefoldWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,11 +80,6 @@ class SelfAware(pykka.Actor):
     def __init__(self) -> None:
         super().__init__()
         self.known = (self.actor_urn, self.actor_ref)
-
-
-def test_pykka_knows_itself_in_init(pykka_world: PykkaWorld) -> None:
-    ref = pykka_world.start(SelfAware)
-    assert ref.proxy().known.get() == (ref.actor_urn, ref)
 
 
 def test_ours_know_themselves_from_on_start_on(refold_world: RefoldWorld) -> None:
@@ -124,20 +101,9 @@ class Located(pykka.Actor):
         return threading.get_ident()
 
 
-def test_pykka_gives_each_actor_a_thread(pykka_world: PykkaWorld) -> None:
-    assert len({pykka_world.start(Located).ask("where?") for _ in range(3)}) == 3
-
-
 def test_ours_share_the_loops_thread(refold_world: RefoldWorld) -> None:
     threads = {refold_world.start(Located).ask("where?") for _ in range(3)}
     assert threads == {refold_world.call(threading.get_ident)}
-
-
-def test_pykka_goes_on_while_a_handler_blocks(pykka_world: PykkaWorld, gate: threading.Event) -> None:
-    blocked = pykka_world.start(Counter).ask(gate, block=False)
-    assert pykka_world.start(Counter).ask("the others go on") == 1
-    gate.set()
-    assert blocked.get()
 
 
 def test_ours_all_wait_while_a_handler_blocks(refold_world: RefoldWorld, gate: threading.Event) -> None:
@@ -156,11 +122,6 @@ class Async(pykka.Actor):
         return f"awaited {message}"
 
 
-def test_pykka_answers_with_the_coroutine_of_an_async_handler(pykka_world: PykkaWorld) -> None:
-    answer = pykka_world.start(Async).ask("message")
-    assert asyncio.run(answer) == "awaited message"
-
-
 def test_ours_await_an_async_handler(refold_world: RefoldWorld) -> None:
     assert refold_world.start(Async).ask("message") == "awaited message"
 
@@ -168,24 +129,10 @@ def test_ours_await_an_async_handler(refold_world: RefoldWorld) -> None:
 # Names and refs
 
 
-def test_pykka_names_actors_by_uuid(pykka_world: PykkaWorld) -> None:
-    assert uuid.UUID(pykka_world.start(Counter).actor_urn).version == 4
-    unstarted = pykka_world.unstarted(Counter)
-    assert unstarted.actor_urn in str(unstarted)
-
-
 def test_ours_have_addresses(refold_world: RefoldWorld) -> None:
     ref = refold_world.run(refold_world.system.start(Actor, address="counter/mine"))
     assert (ref.actor_urn, str(ref), repr(ref)) == ("counter/mine", "counter/mine", "<ActorRef counter/mine>")
     assert str(refold_world.unstarted(Counter)) == "Counter (not started)"
-
-
-def test_pykka_refs_name_one_instance_for_good(pykka_world: PykkaWorld) -> None:
-    ref = pykka_world.start(Counter)
-    ref.stop()
-    assert not ref.is_alive()
-    assert issubclass(ref.actor_class, Counter)
-    assert ref.actor_stopped.is_set()
 
 
 def test_ours_name_an_address_whoever_lives_there(refold_world: RefoldWorld) -> None:
@@ -209,18 +156,6 @@ def test_ours_name_an_address_whoever_lives_there(refold_world: RefoldWorld) -> 
 # The registry
 
 
-def test_pykka_has_one_registry_for_the_process(pykka_world: PykkaWorld) -> None:
-    ref = pykka_world.start(Counter)
-    assert pykka.ActorRegistry.get_all() == [ref]
-    assert pykka.ActorRegistry.get_by_class(ref.actor_class) == [ref]
-    assert pykka.ActorRegistry.get_by_class_name("Counter") == [ref]
-    assert pykka.ActorRegistry.get_by_urn(ref.actor_urn) == ref
-    pykka.ActorRegistry.broadcast("to all")
-    assert ref.ask("count") == 2
-    assert pykka.ActorRegistry.stop_all() == [True]
-    assert pykka.ActorRegistry.get_all() == []
-
-
 def test_ours_are_known_to_their_system_only(refold_world: RefoldWorld) -> None:
     ref = refold_world.start(Counter)
     assert pykka.ActorRegistry.get_all() == []
@@ -233,16 +168,6 @@ def test_ours_are_known_to_their_system_only(refold_world: RefoldWorld) -> None:
 
 
 # Failing
-
-
-def test_pykka_goes_on_as_it_is_after_an_error_under_ask(pykka_world: PykkaWorld) -> None:
-    ref = pykka_world.start(Counter)
-    assert ref.ask("count") == 1
-    failed = ref.proxy().failed.get()
-    with pytest.raises(ZeroDivisionError):
-        ref.ask(ZeroDivisionError())
-    assert ref.ask("count") == 2
-    assert not failed.is_set()
 
 
 def test_ours_begin_anew_after_an_error_under_ask(refold_world: RefoldWorld) -> None:
@@ -261,14 +186,6 @@ def test_ours_go_on_as_they_are_after_a_refusal_under_ask(refold_world: RefoldWo
     with pytest.raises(CommandRejected):
         ref.ask(CommandRejected("not now"))
     assert ref.ask("count") == 2
-
-
-def test_pykka_stops_an_actor_after_an_error_under_tell(pykka_world: PykkaWorld) -> None:
-    ref = pykka_world.start(Counter)
-    failed = ref.proxy().failed.get()
-    ref.tell(ZeroDivisionError())
-    assert failed.wait(LONG_S)
-    assert not ref.is_alive()
 
 
 def test_ours_are_restarted_after_an_error_under_tell(refold_world: RefoldWorld) -> None:
@@ -295,15 +212,6 @@ class Fatal(BaseException):
     """An error that is no Exception."""
 
 
-def test_pykka_stops_every_actor_after_a_base_exception_and_leaves_the_asker_waiting(pykka_world: PykkaWorld) -> None:
-    ref, other = pykka_world.start(Counter), pykka_world.start(Counter)
-    answer = ref.ask(Fatal(), block=False)
-    assert other.actor_stopped.wait(LONG_S)
-    assert not ref.is_alive()
-    with pytest.raises(pykka.Timeout):
-        answer.get(timeout=0)
-
-
 def test_ours_contain_a_base_exception_and_answer_the_asker(refold_world: RefoldWorld) -> None:
     ref, other = refold_world.start(Counter), refold_world.start(Counter)
     assert other.ask("count") == 1
@@ -314,14 +222,6 @@ def test_ours_contain_a_base_exception_and_answer_the_asker(refold_world: Refold
 
 
 # Blocking and time
-
-
-def test_pykka_may_block_anywhere(pykka_world: PykkaWorld) -> None:
-    class Asker(pykka.Actor):
-        def on_receive(self, message: Any) -> Any:
-            return message.ask("count")
-
-    assert pykka_world.start(Asker).ask(pykka_world.start(Counter)) == 1
 
 
 def test_ours_refuse_to_block_the_loop(refold_world: RefoldWorld) -> None:
@@ -340,15 +240,6 @@ def test_ours_refuse_to_block_the_loop(refold_world: RefoldWorld) -> None:
     assert ref.ask("count") == 2, "nothing was sent by a call that was refused, except the ask whose get was"
 
 
-def test_pykka_hangs_when_an_actor_asks_itself(pykka_world: PykkaWorld) -> None:
-    class Introvert(pykka.Actor):
-        def on_receive(self, message: Any) -> Any:
-            return self.actor_ref.ask("me", timeout=0.001) if message == "ask" else message
-
-    with pytest.raises(pykka.Timeout):
-        pykka_world.start(Introvert).ask("ask")
-
-
 def test_ours_notice_that_an_actor_asks_itself(refold_world: RefoldWorld) -> None:
     class Introvert(pykka.Actor):
         async def on_receive(self, message: Any) -> Any:
@@ -356,12 +247,6 @@ def test_ours_notice_that_an_actor_asks_itself(refold_world: RefoldWorld) -> Non
 
     with pytest.raises(AskCycle, match="Introvert/1 -> Introvert/1"):
         refold_world.start(Introvert).ask("ask")
-
-
-def test_pykka_times_the_blocking_call_and_not_the_answer(pykka_world: PykkaWorld, gate: threading.Event) -> None:
-    answer = pykka_world.start(Counter).ask(gate, block=False, timeout=0)
-    gate.set()
-    assert answer.get() is True
 
 
 def test_ours_time_every_answer_on_the_systems_clock(request: pytest.FixtureRequest, gate: threading.Event) -> None:
@@ -390,18 +275,6 @@ def test_ours_time_every_answer_on_the_systems_clock(request: pytest.FixtureRequ
 # Stopping
 
 
-def test_pykka_drops_what_is_told_after_the_stop(
-    pykka_world: PykkaWorld, gate: threading.Event, caplog: pytest.LogCaptureFixture
-) -> None:
-    ref = pykka_world.start(Counter)
-    ref.tell(gate)
-    stopped = ref.stop(block=False)
-    ref.tell("lost")
-    gate.set()
-    assert stopped.get()
-    assert records(caplog, "pykka", logging.WARNING) == []
-
-
 def test_ours_refuse_what_is_told_after_the_stop(refold_world: RefoldWorld) -> None:
     ref = refold_world.start(Counter)
 
@@ -411,11 +284,6 @@ def test_ours_refuse_what_is_told_after_the_stop(refold_world: RefoldWorld) -> N
 
     with pytest.raises(ActorStopped, match="stopping"):
         refold_world.call(tell_after_the_stop)
-
-
-def test_pykka_has_one_event_that_says_that_an_actor_stopped(pykka_world: PykkaWorld) -> None:
-    instance = pykka_world.unstarted(Counter)
-    assert instance.actor_stopped is instance.actor_stopped
 
 
 def test_ours_make_the_event_when_it_is_asked_for(refold_world: RefoldWorld) -> None:
@@ -433,40 +301,6 @@ def test_ours_make_the_event_when_it_is_asked_for(refold_world: RefoldWorld) -> 
 # Futures
 
 
-class Watched(pykka.ThreadingFuture[Any]):
-    """Says when somebody begins to wait in `get`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered = threading.Event()
-
-    def get(self, *, timeout: float | None = None) -> Any:
-        self.entered.set()
-        return super().get(timeout=timeout)
-
-
-async def test_pykka_blocks_the_loop_when_a_future_is_awaited() -> None:
-    future = Watched()
-    turns: list[int] = []
-
-    async def take_turns() -> None:
-        for turn in range(10):
-            turns.append(turn)
-            await asyncio.sleep(0)
-
-    def settle() -> None:
-        future.entered.wait(LONG_S)
-        future.set("settled by a thread")
-
-    thread = threading.Thread(target=settle)
-    thread.start()
-    task = asyncio.create_task(take_turns())
-    assert await future == "settled by a thread"
-    assert len(turns) < 10
-    thread.join()
-    await task
-
-
 async def test_ours_suspend_the_coroutine_that_awaits_a_future() -> None:
     future: ActorFuture[str] = ActorFuture()
 
@@ -478,13 +312,6 @@ async def test_ours_suspend_the_coroutine_that_awaits_a_future() -> None:
     task = asyncio.create_task(settle())
     assert await future == "settled by the loop"
     await task
-
-
-def test_pykka_futures_take_a_get_hook(pykka_world: PykkaWorld) -> None:
-    future = pykka_world.future()
-    future.set_get_hook(lambda timeout: f"hook({timeout})")
-    assert future.get(timeout=1) == "hook(1)"
-    assert future.get(timeout=2) == "hook(1)"
 
 
 def test_ours_take_no_get_hook(refold_world: RefoldWorld) -> None:
@@ -501,15 +328,6 @@ def failing_once() -> Callable[[Any], Any]:
         return value
 
     return function
-
-
-def test_pykka_calls_the_function_of_a_derived_future_again_after_it_raised(pykka_world: PykkaWorld) -> None:
-    future = pykka_world.future()
-    derived = future.map(failing_once())
-    future.set("value")
-    with pytest.raises(ZeroDivisionError):
-        derived.get()
-    assert derived.get() == "value"
 
 
 def test_ours_keep_the_error_of_the_function_of_a_derived_future(refold_world: RefoldWorld) -> None:
@@ -545,23 +363,10 @@ class Reflecting(pykka.Actor):
         return "answer"
 
 
-def test_pykka_gives_an_actor_a_proxy_of_itself_before_its_first_message(pykka_world: PykkaWorld) -> None:
-    assert pykka_world.start(Reflecting).ask("reflect").get() == "answer"
-
-
 def test_ours_give_an_actor_a_proxy_of_itself_from_the_first_message_on(refold_world: RefoldWorld) -> None:
     with pytest.raises(pykka.ActorDeadError):
         refold_world.start(Reflecting)
     assert refold_world.start(Reflecting, False).ask("reflect").get() == "answer"
-
-
-def test_pykka_proxies_end_with_the_instance(pykka_world: PykkaWorld) -> None:
-    ref = pykka_world.start(Counter)
-    proxy: Any = ref.proxy()
-    ref.tell(ZeroDivisionError())
-    assert proxy.actor_ref.actor_stopped.wait(LONG_S)
-    with pytest.raises(pykka.ActorDeadError):
-        proxy.count.get()
 
 
 def test_ours_lead_to_the_next_instance_with_the_names_of_the_first(refold_world: RefoldWorld) -> None:
@@ -593,26 +398,11 @@ class Silent(pykka.Actor):
     """Has no use for any message."""
 
 
-def test_pykka_logs_an_unknown_message_as_it_is(pykka_world: PykkaWorld, caplog: pytest.LogCaptureFixture) -> None:
-    pykka_world.start(Silent).ask("a secret")
-    (text,) = records(caplog, "pykka", logging.WARNING)
-    assert "a secret" in text
-
-
 def test_ours_log_the_type_of_an_unknown_message(refold_world: RefoldWorld, caplog: pytest.LogCaptureFixture) -> None:
     refold_world.start(Silent).ask("a secret")
     (text,) = records(caplog, "refold.actors", logging.WARNING)
     assert "type str" in text
     assert "a secret" not in caplog.text
-
-
-def test_pykka_logs_an_error_under_ask_as_information(
-    pykka_world: PykkaWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(ZeroDivisionError):
-        pykka_world.start(Counter).ask(ZeroDivisionError())
-    assert len(records(caplog, "pykka", logging.INFO)) == 1
-    assert records(caplog, "pykka", logging.ERROR) == []
 
 
 def test_ours_log_an_error_under_ask_as_one_and_a_refusal_not_at_all(
@@ -628,14 +418,6 @@ def test_ours_log_an_error_under_ask_as_one_and_a_refusal_not_at_all(
     assert len(records(caplog, "refold.actors", logging.ERROR)) == 1
 
 
-def test_pykka_logs_a_base_exception_for_debugging(pykka_world: PykkaWorld, caplog: pytest.LogCaptureFixture) -> None:
-    ref = pykka_world.start(Counter)
-    ref.tell(Fatal())
-    assert ref.actor_stopped.wait(LONG_S)
-    assert any("Fatal() in Counter" in text for text in records(caplog, "pykka", logging.DEBUG))
-    assert records(caplog, "pykka", logging.ERROR) == []
-
-
 def test_ours_log_a_base_exception_as_an_error(refold_world: RefoldWorld, caplog: pytest.LogCaptureFixture) -> None:
     ref = refold_world.start(Counter)
     ref.tell(Fatal())
@@ -645,15 +427,6 @@ def test_ours_log_a_base_exception_as_an_error(refold_world: RefoldWorld, caplog
 
 
 # Full mailboxes
-
-
-def test_pykka_takes_any_number_of_messages(pykka_world: PykkaWorld, gate: threading.Event) -> None:
-    ref = pykka_world.start(Counter)
-    ref.tell(gate)
-    for _ in range(20_000):
-        ref.tell("count")
-    gate.set()
-    assert ref.ask("count") == 20_001
 
 
 def test_ours_refuse_more_messages_than_may_wait(request: pytest.FixtureRequest, gate: threading.Event) -> None:
