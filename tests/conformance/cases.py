@@ -48,6 +48,8 @@ class Fails:
     """All of its words."""
 
 
+CaseTest: TypeAlias = Callable[..., Awaitable[None]]
+
 End = str | refold.Completed | refold.Cancelled | Fails
 """How a run ends; a text is that of its answer."""
 
@@ -123,13 +125,27 @@ def played(cases: Mapping[str, Case], *, clock: bool | None = None) -> list[Any]
     return [pytest.param(case, id=name) for name, case in cases.items() if clock in (None, case.clock)]
 
 
-def crashing(cases: Mapping[str, Case]) -> list[Any]:
-    """Return the cases that are played with crashes: a fourth of them every day, and all in the slow run."""
+def as_tests(cases: Mapping[str, Case], *, clock: bool | None = None) -> tuple[CaseTest, CaseTest]:
+    """Return two tests of a table: each case is played and read again; each is played with a crash after each commit.
+
+    A fourth of the cases is played with crashes every day, and all in the slow run. With `clock`, those without or with
+    one are left out of the first test.
+    """
     able = [(sentence, case) for sentence, case in cases.items() if case.repeatable]
-    return [
+    crashing = [
         pytest.param(case, id=sentence, marks=[pytest.mark.slow] if place % 4 else [])
         for place, (sentence, case) in enumerate(able)
     ]
+
+    @pytest.mark.parametrize("case", played(cases, clock=clock))
+    async def play(case: Case, log: EventStore) -> None:
+        await play_case(case, log)
+
+    @pytest.mark.parametrize("case", crashing)
+    async def crash(case: Case) -> None:
+        await play_with_crashes(case)
+
+    return play, crash
 
 
 class Bench:

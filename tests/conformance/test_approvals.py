@@ -21,9 +21,9 @@ from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed
 from refold.events.session.events import ToolApprovalDecided
 from refold.events.session.react import CALLS_RUNNING_MAX, EXPIRED_TEXT
-from refold.stores import EventStore, InMemoryStore
+from refold.stores import InMemoryStore
 from tests.conformance.approval_desk import Desk, at_desk, desk_of, desk_says, handled
-from tests.conformance.cases import BEGINNING, Bench, Case, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.cases import BEGINNING, Bench, Case, Play, as_tests, play_case, played
 from tests.conformance.sessions import results_of, runtime_of
 from tests.conformance.steps import (
     advance,
@@ -615,19 +615,12 @@ CRASHES = {
 CASES = {**DECISIONS, **ALWAYS, **ENDS, **STRANGE, **CRASHES}
 
 
-@pytest.mark.parametrize("case", played(CASES, clock=False))
-async def test_approvals(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
+test_approvals, test_approvals_with_a_crash_after_each_commit = as_tests(CASES, clock=False)
 
 
 @pytest.mark.parametrize("case", played(CASES, clock=True))
 async def test_approvals_in_time(case: Case, memory: InMemoryStore) -> None:
     await play_case(case, memory)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_approvals_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
 
 
 # How handlers are called

@@ -6,8 +6,7 @@ import pytest
 
 from refold import Budget, ModelResponse, Price, Usage, cut, say, use
 from refold.events.session.events import ToolCallFailed
-from refold.stores import EventStore
-from tests.conformance.cases import Case, Fails, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.cases import Case, Fails, Play, as_tests
 from tests.conformance.steps import check, recorded, restart, send, turn
 
 PRICES = {"test": Price(input=1, output=10)}
@@ -105,11 +104,4 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", played(CASES))
-async def test_budgets(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_budgets_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
+test_budgets, test_budgets_with_a_crash_after_each_commit = as_tests(CASES)

@@ -47,7 +47,7 @@ from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.events.session import events as ev
 from refold.events.session.invariants import check_events
 from refold.stores import EventStore, SQLiteStore
-from tests.conformance.cases import Case, Play, after, crashing, play_case, play_with_crashes, played
+from tests.conformance.cases import Case, Play, after, as_tests
 from tests.conformance.sessions import (
     CONFIG,
     EVIDENCE,
@@ -399,14 +399,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", played(CASES))
-async def test_cancellation(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_cancellation_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
+test_cancellation, test_cancellation_with_a_crash_after_each_commit = as_tests(CASES)
 
 
 # B1, B2, B7, B19: what becomes of the calls

@@ -13,7 +13,7 @@ import refold
 from refold.events.core.content import text_of
 from refold.events.session import events as ev
 from refold.stores import EventStore
-from tests.conformance.cases import Bench, Case, Fails, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.cases import Bench, Case, Fails, Play, as_tests
 from tests.conformance.sessions import CONFIG, events_of, runtime_of
 from tests.conformance.steps import (
     approval_asked,
@@ -453,14 +453,7 @@ FAILURES = {
 CASES = {**CHANGES, **FAILURES}
 
 
-@pytest.mark.parametrize("case", played(CASES))
-async def test_middleware(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_middleware_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
+test_middleware, test_middleware_with_a_crash_after_each_commit = as_tests(CASES)
 
 
 def test_what_is_no_middleware_is_refused() -> None:

@@ -34,19 +34,9 @@ from refold.events.session.events import ModelResponded, ToolApprovalRequested, 
 from refold.events.session.react import BROKEN_TEXT
 from refold.stores import EventStore
 from tests.conformance.approval_desk import handled
-from tests.conformance.cases import Case, Fails, Play, Step, crashing, play_case, play_with_crashes, played
+from tests.conformance.cases import Case, Fails, Play, Step, as_tests
 from tests.conformance.sessions import events_of, requests_of, runtime_of
-from tests.conformance.steps import (
-    begin,
-    cancel,
-    check,
-    decide,
-    does,
-    ends,
-    recorded,
-    restart,
-    send,
-)
+from tests.conformance.steps import begin, cancel, check, decide, does, ends, recorded, restart, send
 
 LOOK = use("look", {"at": "1"})
 
@@ -481,14 +471,7 @@ OFFERED = {
 CASES = {**JUDGED, **BROKEN, **OFFERED}
 
 
-@pytest.mark.parametrize("case", played(CASES))
-async def test_policies(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_policies_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
+test_policies, test_policies_with_a_crash_after_each_commit = as_tests(CASES)
 
 
 FEW_THREADS = """

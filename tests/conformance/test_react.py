@@ -9,7 +9,7 @@ import refold
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.react.text import EXPECTED
 from refold.stores import EventStore
-from tests.conformance.cases import Bench, Case, Fails, Held, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.cases import Bench, Case, Fails, Held, Play, as_tests
 from tests.conformance.sessions import runtime_of
 from tests.conformance.steps import (
     approval_asked,
@@ -199,14 +199,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", played(CASES))
-async def test_react(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_react_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
+test_react, test_react_with_a_crash_after_each_commit = as_tests(CASES)
 
 
 async def test_a_provider_for_text_is_not_put_behind_another(log: EventStore) -> None:

@@ -16,7 +16,7 @@ from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRAS
 from refold.events.model.messages import TextDelta, ToolInputDelta
 from refold.events.session.events import RunCancelled, ToolCallFailed, ToolCallStarted
 from refold.stores import EventStore
-from tests.conformance.cases import Case, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.cases import Case, Play, as_tests
 from tests.conformance.sessions import Parked, Seen, opened, requests_of, results_of, shown
 from tests.conformance.steps import (
     advance,
@@ -299,14 +299,7 @@ ARGUMENTS = {
 CASES = {**INTERRUPTED, **CRASHED, **ENDINGS, **ARGUMENTS}
 
 
-@pytest.mark.parametrize("case", played(CASES))
-async def test_histories(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_histories_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
+test_histories, test_histories_with_a_crash_after_each_commit = as_tests(CASES)
 
 
 async def test_case_a04_a_host_that_aborts_in_the_middle_of_a_cancel_leaves_no_open_call(log: EventStore) -> None:

@@ -42,19 +42,7 @@ from refold.events.session import events as ev
 from refold.events.session.react import ENDED_TEXT, TRUNCATED_TEXT
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance import sessions
-from tests.conformance.cases import (
-    BEGINNING,
-    Case,
-    Fails,
-    Held,
-    Play,
-    Step,
-    after,
-    crashing,
-    play_case,
-    play_with_crashes,
-    played,
-)
+from tests.conformance.cases import BEGINNING, Case, Fails, Held, Play, Step, after, as_tests
 from tests.conformance.steps import (
     advance,
     answer,
@@ -911,14 +899,7 @@ UPKEEP = {
 CASES = {**ENDS, **TURNS, **JOINS, **TIMERS, **CODES, **FINISHES, **UPKEEP}
 
 
-@pytest.mark.parametrize("case", played(CASES))
-async def test_runs(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_runs_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
+test_runs, test_runs_with_a_crash_after_each_commit = as_tests(CASES)
 
 
 # What is no case of one session

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 import refold
 from refold.commands.cli import app
-from refold.stores import EventStore
-from tests.conformance.cases import Case, Fails, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.cases import Case, Fails, Play, as_tests
 from tests.conformance.steps import cancel, check, restart, send, turn
 
 
@@ -179,14 +178,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", played(CASES))
-async def test_structured_output(case: Case, log: EventStore) -> None:
-    await play_case(case, log)
-
-
-@pytest.mark.parametrize("case", crashing(CASES))
-async def test_structured_output_with_a_crash_after_each_commit(case: Case) -> None:
-    await play_with_crashes(case)
+test_structured_output, test_structured_output_with_a_crash_after_each_commit = as_tests(CASES)
 
 
 def test_a18_a_type_without_a_schema_is_refused_at_once() -> None:
