@@ -47,8 +47,14 @@ _NONE = type(None)
 
 _SHAPES: dict[type, dict[str, tuple[type, ...]]] = {
     TextBlock: {"text": (str,), "provider_data": (dict, _NONE)},
-    ImageBlock: {"media_type": (str,), "data": (bytes,), "url": (str, _NONE)},
-    DocumentBlock: {"media_type": (str,), "data": (bytes,), "url": (str, _NONE), "name": (str,)},
+    ImageBlock: {"media_type": (str,), "data": (bytes,), "url": (str, _NONE), "provider_data": (dict, _NONE)},
+    DocumentBlock: {
+        "media_type": (str,),
+        "data": (bytes,),
+        "url": (str, _NONE),
+        "name": (str,),
+        "provider_data": (dict, _NONE),
+    },
     ThinkingBlock: {"thinking": (str,), "signature": (str, _NONE), "provider_data": (dict, _NONE)},
     ProviderBlock: {"provider": (str,), "data": (dict,)},
     ToolUse: {"name": (str,), "id": (str, _NONE), "provider_data": (dict, _NONE)},
@@ -75,13 +81,13 @@ _RESULT = (TextBlock, ImageBlock, DocumentBlock)
 
 
 def checked_block(block: B, path: str = "$") -> B:
-    """Return a text or an image that can be recorded.
+    """Return a text, an image or a document as it can be recorded.
 
     Raises:
         Unrecordable: a field of it does not hold what it should; names the path.
     """
     _check(block, _RESULT, path)
-    return block
+    return cast("B", _clean(block, path))
 
 
 def checked_response(response: object) -> ModelResponse:
@@ -208,6 +214,8 @@ def _clean(block: Block, path: str) -> Block:
             )
         case ToolResultBlock(content=content):
             return msgspec.structs.replace(block, content=tuple(_clean(part, path) for part in content))
+        case ImageBlock(provider_data=data) | DocumentBlock(provider_data=data) if data:
+            return msgspec.structs.replace(block, provider_data=_clean_data(data, path))
         case _:
             return block
 

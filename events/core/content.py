@@ -86,6 +86,8 @@ class ImageBlock(_Block, frozen=True, tag="image"):
     """The encoded image file; base64 in JSON."""
     url: str | None = None
     """Instead of `data`: an address that the provider fetches, each time that it is sent. Refold never does."""
+    provider_data: JsonObject | None = None
+    """As in `TextBlock`, such as `{"openai": {"detail": "low"}}`."""
 
 
 class DocumentBlock(_Block, frozen=True, tag="document"):
@@ -99,6 +101,8 @@ class DocumentBlock(_Block, frozen=True, tag="document"):
     """As in `ImageBlock`."""
     name: str = ""
     """Of the file, which a model is told."""
+    provider_data: JsonObject | None = None
+    """As in `TextBlock`, such as `{"anthropic": {"citations": {"enabled": True}}}`."""
 
 
 class ThinkingBlock(_Block, frozen=True, tag="thinking"):

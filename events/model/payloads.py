@@ -115,7 +115,7 @@ def _may_be_large(block: Storable) -> bool:
     match block:
         case TextBlock(text=body, provider_data=extra) | ThinkingBlock(thinking=body, provider_data=extra):
             pass
-        case ImageBlock(data=body) | DocumentBlock(data=body):
+        case ImageBlock(data=body, provider_data=extra) | DocumentBlock(data=body, provider_data=extra):
             pass
         case ProviderBlock(data=extra):
             body = ""

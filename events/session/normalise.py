@@ -1,10 +1,10 @@
 """What comes from elsewhere, made into what a session records: messages of another system, and a provider's response.
 
 Read `imported_messages` first. Of messages, what is certain is put right: neighbours of one role become one message,
-calls get ids of ours, so that no two in the session share one, blank texts go, results move to the front of their
-message, and a call that the next message does not answer gets a result that says so. What would need a guess is
-refused, with the place of the message. Calls of the very last message stay open: the session closes them by events of
-its own.
+calls get ids of ours, so that no two in the session share one, blank texts go, results move to the message behind their
+call, from wherever they stand behind it, a result that is there twice is there once, and a call without one gets a
+result that says so. What would need a guess is refused, with the place of the message. Calls of the very last message
+stay open: the session closes them by events of its own.
 
 Of a response (`recorded_answer`), text is cleaned, empty blocks are dropped, arguments are brought to a JSON object
 where their meaning is certain, and every tool call gets a verdict. What a call finally holds here is what an approval
@@ -55,7 +55,7 @@ def imported_messages(messages: Sequence[Message], version: int, *, first: bool)
     """Return `messages` as they enter the history.
 
     Args:
-        messages: the given history, oldest first; its calls and results are paired by id within neighbours.
+        messages: the given history, oldest first; its calls and results are paired by id.
         version: of the event that will hold it; calls get the ids `call_<version>_<index>`.
         first: whether the session's history begins with it; where it begins with an assistant's message, a user's that
             says so goes before it, since no provider takes another beginning.
@@ -64,15 +64,22 @@ def imported_messages(messages: Sequence[Message], version: int, *, first: bool)
         CommandRejected: nothing is left to import, or a message cannot stand where it stands; names it (`messages[3]`).
     """
     imported: list[Message] = []
-    open_calls: list[tuple[str, ToolCallId]] = []
+    groups = list(_joined(messages))
+    results = _results_by_call(groups)
     calls = 0
-    for role, placed in _joined(messages):
+    open_calls: list[tuple[ToolCallId, ToolResultBlock | None]] = []
+    for group, (role, placed) in enumerate(groups):
         if role == "user":
             content = _user_content(placed, open_calls)
+            open_calls = []
         else:
-            content, open_calls = _answer_content(placed, f"call_{version}_", calls)
-            calls += len(open_calls)
-        imported.append(Message(role, content))
+            content, ids = _answer_content(placed, f"call_{version}_", calls)
+            calls += len(ids)
+            open_calls = [(call, results.get((group, number))) for number, call in enumerate(ids)]
+        if imported and imported[-1].role == role:  # Between them were results only, which belong elsewhere.
+            imported[-1] = Message(role, (*imported[-1].content, *content))
+        elif content:
+            imported.append(Message(role, content))
     if not imported:
         raise CommandRejected("there is nothing to import: no message has any content")
     if first and imported[0].role != "user":
@@ -88,56 +95,72 @@ def _joined(messages: Sequence[Message]) -> Iterator[tuple[Role, Placed]]:
         yield neighbours[0][1].role, [(place, block) for place, message in neighbours for block in message.content]
 
 
-def _answer_content(placed: Placed, prefix: str, calls: int) -> tuple[tuple[Block, ...], list[tuple[str, ToolCallId]]]:
-    """Return an assistant's blocks with ids of ours, and each call's given id with ours."""
+def _results_by_call(groups: Sequence[tuple[Role, Placed]]) -> dict[tuple[int, int], ToolResultBlock]:
+    """Return the result of each call that has one, by the place of its group and its number there.
+
+    A result is of the last answer before it that called its id, and of the first such call in it; where a provider
+    repeats ids, results belong to the calls in their order. One that says again what another one said is left out.
+    """
+    found: dict[tuple[int, int], ToolResultBlock] = {}
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    said: dict[str, list[ToolResultBlock]] = {}
+    for group, (role, placed) in enumerate(groups):
+        number = 0
+        for place, block in placed:
+            if type(block) is ToolUseBlock:
+                waiting.setdefault(block.id, []).append((group, number))
+                number += 1
+            elif type(block) is not ToolResultBlock or role != "user":
+                continue
+            elif open_calls := waiting.get(block.tool_use_id):
+                last = open_calls[-1][0]
+                if last < group - 1 and open_calls[0][0] != last:
+                    raise CommandRejected(
+                        f"messages[{place}] has a result for {block.tool_use_id!r}, which two messages before it call; "
+                        "put it behind its call"
+                    )
+                call = next(one for one in open_calls if one[0] == last)
+                open_calls.remove(call)
+                found[call] = block
+                said.setdefault(block.tool_use_id, []).append(block)
+            elif not _is_repeated(block, said.get(block.tool_use_id, [])):
+                raise CommandRejected(
+                    f"messages[{place}] has a result for {block.tool_use_id!r} that no message before it calls, or "
+                    "calls less often; remove it"
+                )
+    return found
+
+
+def _is_repeated(result: ToolResultBlock, said: Sequence[ToolResultBlock]) -> bool:
+    return any(one.content == result.content and one.is_error == result.is_error for one in said)
+
+
+def _answer_content(placed: Placed, prefix: str, calls: int) -> tuple[tuple[Block, ...], list[ToolCallId]]:
+    """Return an assistant's blocks with ids of ours, and the ids of its calls."""
     blocks: list[Block] = []
-    open_calls: list[tuple[str, ToolCallId]] = []
+    ids: list[ToolCallId] = []
     for place, block in placed:
         if type(block) is ToolResultBlock:
             raise CommandRejected(f"messages[{place}] is the assistant's and holds a tool result; results are a user's")
         if type(block) is not ToolUseBlock:
             blocks.append(block)
             continue
-        ours = ToolCallId(f"{prefix}{calls + len(open_calls)}")
-        open_calls.append((block.id, ours))
-        blocks.append(
-            ToolUseBlock(
-                id=ours,
-                name=block.name,
-                input=block.input,
-                provider_id=block.provider_id or block.id,
-                malformed_input=block.malformed_input,
-                provider_data=block.provider_data,
-            )
-        )
-    return tuple(blocks), open_calls
+        ids.append(ToolCallId(f"{prefix}{calls + len(ids)}"))
+        blocks.append(msgspec.structs.replace(block, id=ids[-1], provider_id=block.provider_id or block.id))
+    return tuple(blocks), ids
 
 
-def _user_content(placed: Placed, open_calls: list[tuple[str, ToolCallId]]) -> tuple[Block, ...]:
-    """Return a user's blocks: one result for each open call, in the order of the calls, then everything else.
-
-    Where a provider repeats ids, its results belong to the calls in their order.
-    """
-    given: dict[str, list[tuple[int, ToolResultBlock]]] = {}
-    others: list[Block] = []
+def _user_content(placed: Placed, open_calls: Sequence[tuple[ToolCallId, ToolResultBlock | None]]) -> tuple[Block, ...]:
+    """Return a user's blocks: one result for each open call, in the order of the calls, then everything else."""
+    blocks: list[Block] = [
+        _renamed(result, call) if result is not None else _interrupted(call) for call, result in open_calls
+    ]
     for place, block in placed:
-        if type(block) is ToolResultBlock:
-            given.setdefault(block.tool_use_id, []).append((place, block))
-        elif isinstance(block, ToolUseBlock | ThinkingBlock):
+        if isinstance(block, ToolUseBlock | ThinkingBlock):
             raise CommandRejected(f"messages[{place}] is a user's and holds what only an assistant says")
-        else:
-            others.append(block)
-    results: list[Block] = []
-    for theirs, ours in open_calls:
-        waiting = given.get(theirs)
-        results.append(_renamed(waiting.pop(0)[1], ours) if waiting else _interrupted(ours))
-    for theirs, left in given.items():
-        if left:
-            raise CommandRejected(
-                f"messages[{left[0][0]}] has a result for {theirs!r} that the message before it does not call, or "
-                "calls less often; remove it"
-            )
-    return (*results, *others)
+        if type(block) is not ToolResultBlock:
+            blocks.append(block)
+    return tuple(blocks)
 
 
 def _renamed(result: ToolResultBlock, call: ToolCallId) -> ToolResultBlock:

@@ -56,6 +56,13 @@ class HistoryForm(StrEnum):
     ANTHROPIC = "anthropic"
 
 
+class ThoughtMarks(StrEnum):
+    """How thoughts are marked within a text, as the providers' setting `thoughts_in_text` has it."""
+
+    TAGS = "tags"
+    END_TAG = "end_tag"
+
+
 ERROR_CHARACTERS: Final = 1_000
 """After so many characters the message of an error is cut; it may quote what a hostile log says."""
 

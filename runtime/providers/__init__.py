@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from refold.providers.fallback import FallbackProvider as FallbackProvider
     from refold.providers.function import FunctionProvider as FunctionProvider
     from refold.providers.function import ProviderFunction as ProviderFunction
-    from refold.providers.histories import WireHistory as WireHistory
-    from refold.providers.histories import history_from_anthropic as history_from_anthropic
-    from refold.providers.histories import history_from_openai as history_from_openai
-    from refold.providers.histories import history_to_anthropic as history_to_anthropic
-    from refold.providers.histories import history_to_openai as history_to_openai
+    from refold.providers.histories.anthropic_form import history_from_anthropic as history_from_anthropic
+    from refold.providers.histories.anthropic_form import history_to_anthropic as history_to_anthropic
+    from refold.providers.histories.openai_form import history_from_openai as history_from_openai
+    from refold.providers.histories.openai_form import history_to_openai as history_to_openai
+    from refold.providers.histories.wire_history import WireHistory as WireHistory
     from refold.providers.http.provider import HttpProvider as HttpProvider
     from refold.providers.http.secrets import Secret as Secret
     from refold.providers.http.secrets import key_from as key_from
@@ -40,9 +40,9 @@ else:
             "refold.providers.anthropic.provider": "AnthropicProvider",
             "refold.providers.fallback": "FallbackProvider",
             "refold.providers.function": "FunctionProvider ProviderFunction",
-            "refold.providers.histories": (
-                "history_from_anthropic history_from_openai history_to_anthropic history_to_openai WireHistory"
-            ),
+            "refold.providers.histories.anthropic_form": "history_from_anthropic history_to_anthropic",
+            "refold.providers.histories.openai_form": "history_from_openai history_to_openai",
+            "refold.providers.histories.wire_history": "WireHistory",
             "refold.providers.http.provider": "HttpProvider",
             "refold.providers.http.secrets": "key_from Secret",
             "refold.providers.http.settings": "HttpLimits HttpOptions HttpTimeouts",

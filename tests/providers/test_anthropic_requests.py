@@ -165,8 +165,8 @@ def test_images_that_the_api_does_not_read_are_named_instead() -> None:
 
 PDF = DocumentBlock(data=b"%PDF-", name="plan.pdf")
 NOTES = DocumentBlock(media_type="text/markdown", data=b"# Tea")
-AT_URL = DocumentBlock(url="https://example.org/a.pdf")
-IMAGE_AT_URL = ImageBlock(url="https://example.org/a.png")
+AT_URL = DocumentBlock(url="https://example.org/a.pdf", provider_data={"anthropic": {"context": "A plan."}})
+IMAGE_AT_URL = ImageBlock(url="https://example.org/a.png", provider_data={"openai": {"detail": "low"}})
 
 
 def test_documents_and_images_by_address_are_blocks_also_in_results() -> None:
@@ -176,7 +176,7 @@ def test_documents_and_images_by_address_are_blocks_also_in_results() -> None:
         "title": "plan.pdf",
     }
     notes = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "# Tea"}}
-    at_url = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}}
+    at_url = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}, "context": "A plan."}
     image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
     sheet = DocumentBlock(media_type="application/vnd.ms-excel", data=b"x")
     asked, _, answered = contents(

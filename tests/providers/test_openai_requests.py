@@ -139,9 +139,9 @@ def test_documents_are_files_and_images_may_be_addresses() -> None:
     pdf = DocumentBlock(data=b"%PDF-", name="plan.pdf")
     notes = DocumentBlock(media_type="text/markdown", data=b"# Tea", name="tea.md")
     elsewhere = DocumentBlock(url="https://example.org/a.pdf")
-    picture = ImageBlock(url="https://example.org/a.png")
+    picture = ImageBlock(url="https://example.org/a.png", provider_data={"openai": {"detail": "low"}, "x": {"y": 1}})
     file = {"type": "file", "file": {"filename": "plan.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}}
-    shown = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    shown = {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}}
     body = sent(user(pdf, notes, picture, elsewhere), assistant(call("c")), user(result("c", pdf), "And?"))
     first, _, _, last = body["messages"][1:]
     assert first["content"][:3] == [file, {"type": "text", "text": "tea.md:\n# Tea"}, shown]

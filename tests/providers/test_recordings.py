@@ -166,6 +166,9 @@ async def openai_reading(client: AsyncOpenAI, asked: Any) -> Recording:
             found["text"] += message.content if isinstance(message.content, str) else ""
             for call in message.tool_calls or ():
                 pieces = calls.setdefault(getattr(call, "index", len(calls)), ["", ""])
+                if call.type == "custom":
+                    pieces[:] = [call.custom.name, json.dumps({"input": call.custom.input})]
+                    continue
                 pieces[0] += call.function.name or ""
                 pieces[1] += call.function.arguments or ""
     found["calls"] = [(name, json.loads(arguments)) for name, arguments in calls.values()]

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from refold.commands.execution import EXIT_OK, HistoryForm, LogArgument, command, option
-from refold.commands.output import safe_json
+from refold.commands.output import safe_json, tell
 
 
 @command
@@ -28,6 +28,9 @@ async def export(
         HistoryForm | None,
         option("--format", "FORM", "The conversation of one --session, in this form: openai or anthropic."),
     ] = None,
+    thoughts_in_text: Annotated[
+        bool, typer.Option("--thoughts-in-text", help="Write thoughts into texts, as <think>…</think>.")
+    ] = False,
 ) -> int:
     """Write a log as JSON Lines, of which `refold import` makes the same log again.
 
@@ -37,7 +40,7 @@ async def export(
     it is complete; one that is there already is refused.
 
     With --format the conversation of SESSION is written as the messages of a request, of which `refold import --format`
-    makes a session again.
+    makes a session again; what the form has no place for is named on stderr.
 
     JSON: {line: refold.log, format, export, ...}, then {line: payload, hash, text | base64}, then {line: batch,
     position, stream, version, at, correlation, causation, pending, events, chain}, then {line: end, batches, events,
@@ -45,10 +48,12 @@ async def export(
     """
     from refold.inspection.export import export_log, export_to_file, export_to_new_file
 
+    if thoughts_in_text and form is not HistoryForm.OPENAI:
+        raise typer.BadParameter("--thoughts-in-text is for --format openai; the other form has thoughts in blocks")
     if form is not None:
         if session is None or len(session) != 1 or stream:
             raise typer.BadParameter("--format takes the conversation of one --session")
-        conversation = await _conversation(log, session[0], form)
+        conversation = await _conversation(log, session[0], form, thoughts_in_text)
         if output is not None:
             await export_to_new_file(output, conversation)
         else:
@@ -65,11 +70,16 @@ def _write(lines: bytes) -> None:
     typer.echo(safe_json(lines.decode()) if sys.stdout.isatty() else lines, nl=False)
 
 
-async def _conversation(log: Path, session: str, form: HistoryForm) -> bytes:
+async def _conversation(log: Path, session: str, form: HistoryForm, thoughts_in_text: bool) -> bytes:
     from refold.inspection.export import conversation_of
-    from refold.providers.histories import history_to_anthropic, history_to_openai
+    from refold.providers import history_to_anthropic, history_to_openai
 
-    written = history_to_openai if form is HistoryForm.OPENAI else history_to_anthropic
-    system_prompt, messages = await conversation_of(log, session)
-    body = msgspec.json.encode(written(messages, system_prompt=system_prompt))
-    return msgspec.json.format(body, indent=2) + b"\n"
+    prompt, messages = await conversation_of(log, session)
+    left_out: list[str] = []
+    if form is HistoryForm.OPENAI:
+        body = history_to_openai(messages, system_prompt=prompt, thoughts_in_text=thoughts_in_text, left_out=left_out)
+    else:
+        body = history_to_anthropic(messages, system_prompt=prompt, left_out=left_out)
+    for note in left_out:
+        tell(f"left out: {note}")
+    return msgspec.json.format(msgspec.json.encode(body), indent=2) + b"\n"

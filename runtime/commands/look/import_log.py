@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_OK, HistoryForm, JsonOption, LogArgument, argument, command, option
+from refold.commands.execution import (
+    EXIT_OK,
+    HistoryForm,
+    JsonOption,
+    LogArgument,
+    ThoughtMarks,
+    argument,
+    command,
+    option,
+)
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
@@ -30,6 +39,10 @@ async def import_log(
     agent: Annotated[
         str, option("--agent-name", "NAME", "The agent whose session a new one is; `agent` if not given.")
     ] = "agent",
+    thoughts: Annotated[
+        ThoughtMarks | None,
+        option("--thoughts-in-text", "MARKS", "Read thoughts within texts: tags (<think>…</think>) or end_tag."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Make a new log of JSON Lines, or put a conversation of another system into a session.
@@ -39,33 +52,44 @@ async def import_log(
 
     With --format, FILE is the list of `messages` of a request to Chat Completions (openai) or to the Messages API
     (anthropic), or the body of such a request, as JSON. They are put at the end of the history of SESSION, which may be
-    new, in LOG, which may be new, too; no runtime may own it. The system prompt is left out: an agent has its own.
+    new, in LOG, which may be new, too; no runtime may own it. The system prompt is shown and not imported, since an
+    agent has its own; what else there is no place for is named.
 
-    JSON: {log, streams, batches, events, payloads, partial}; with --format {log, session, imported, messages}.
+    JSON: {log, streams, batches, events, payloads, partial}; with --format {log, session, imported, messages, system,
+    left_out}.
     """
     from refold.events.core.errors import PersistenceError
     from refold.stores.jsonl.check import open_lines
 
     if (form is None) != (session is None):
         raise typer.BadParameter("--format and --session belong together")
+    if thoughts is not None and form is not HistoryForm.OPENAI:
+        raise typer.BadParameter("--thoughts-in-text is for --format openai; the other form has thoughts in blocks")
     if source == "-":
         file: BinaryIO = typer.get_binary_stream("stdin")
-        return await _imported(file, "stdin", log, form, session, agent, as_json)
+        return await _imported(file, "stdin", log, form, session, agent, thoughts, as_json)
     try:
         file = open_lines(Path(source))
     except (OSError, ValueError) as error:
         raise PersistenceError(f"{source} cannot be read: {getattr(error, 'strerror', error)}") from error
     with file:
-        return await _imported(file, source, log, form, session, agent, as_json)
+        return await _imported(file, source, log, form, session, agent, thoughts, as_json)
 
 
 async def _imported(
-    file: BinaryIO, name: str, log: Path, form: HistoryForm | None, session: str | None, agent: str, as_json: bool
+    file: BinaryIO,
+    name: str,
+    log: Path,
+    form: HistoryForm | None,
+    session: str | None,
+    agent: str,
+    thoughts: ThoughtMarks | None,
+    as_json: bool,
 ) -> int:
     from refold.stores.jsonl.importing import import_log as make_log
 
     if form is not None and session is not None:
-        return await _import_conversation(file, name, log, form, session, agent, as_json)
+        return await _import_conversation(file, name, log, form, session, agent, thoughts, as_json)
     report = await make_log(file, name, log)
     if as_json:
         write_json(report)
@@ -75,24 +99,40 @@ async def _imported(
 
 
 async def _import_conversation(
-    file: BinaryIO, name: str, log: Path, form: HistoryForm, session: str, agent: str, as_json: bool
+    file: BinaryIO,
+    name: str,
+    log: Path,
+    form: HistoryForm,
+    session: str,
+    agent: str,
+    thoughts: ThoughtMarks | None,
+    as_json: bool,
 ) -> int:
     from refold.events.core.errors import ConfigError
-    from refold.providers.histories import history_from_anthropic, history_from_openai
+    from refold.providers import history_from_anthropic, history_from_openai
     from refold.remote.importing import import_conversation
 
-    read = history_from_openai if form is HistoryForm.OPENAI else history_from_anthropic
     try:
         given = msgspec.json.decode(file.read())
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ConfigError(f"{name} is not JSON: {error}") from None
-    history = read(given)
+    if form is HistoryForm.OPENAI:
+        history = history_from_openai(given, thoughts_in_text=thoughts.value if thoughts is not None else None)
+    else:
+        history = history_from_anthropic(given)
     messages = await import_conversation(log, session, history.messages, agent=agent)
     if as_json:
-        write_json({"log": str(log), "session": session, "imported": len(history.messages), "messages": messages})
-    else:
-        told = f"session {one_line(session)} has {counted(messages, 'message')} in its history"
-        write_paragraph(console(), told, style="bold")
+        told = {"log": str(log), "session": session, "imported": len(history.messages), "messages": messages}
+        write_json({**told, "system": history.system_prompt, "left_out": history.left_out})
+        return EXIT_OK
+    to = console()
+    said = f"session {one_line(session)} has {counted(messages, 'message')} in its history"
+    write_paragraph(to, said, style="bold")
+    for note in history.left_out:
+        write_paragraph(to, f"left out: {one_line(note)}")
+    if history.system_prompt:
+        write_paragraph(to, "the system prompt was not imported, since an agent has its own; it was:")
+        write_paragraph(to, history.system_prompt, indent=2)
     return EXIT_OK
 
 

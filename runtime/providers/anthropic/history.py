@@ -152,7 +152,7 @@ def _shown(block: ImageBlock | DocumentBlock) -> ImageBlock | DocumentBlock | Te
         return TextBlock(text=f"(A document of type {block.media_type[:100]!r} that cannot be shown.)")
     if not block.data or media_type not in IMAGE_TYPES:
         return TextBlock(text=f"(An image of type {block.media_type[:100]!r} that cannot be shown.)")
-    return block if media_type == block.media_type else ImageBlock(media_type=media_type, data=block.data)
+    return block if media_type == block.media_type else msgspec.structs.replace(block, media_type=media_type)
 
 
 def _with_paired_server_calls(groups: list[Message]) -> list[Message]:

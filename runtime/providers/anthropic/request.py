@@ -315,9 +315,10 @@ def _media(block: ImageBlock | DocumentBlock) -> JsonObject:
     elif block.url is None:
         data = base64.b64encode(block.data).decode("ascii")
         source = {"type": "base64", "media_type": block.media_type, "data": data}
+    own = own_data(block.provider_data)
     if isinstance(block, ImageBlock):
-        return {"type": "image", "source": source}
-    return {"type": "document", "source": source, **({"title": block.name} if block.name.strip() else {})}
+        return {**own, "type": "image", "source": source}
+    return {**own, "type": "document", "source": source, **({"title": block.name} if block.name.strip() else {})}
 
 
 def _add_cache_marks(

@@ -11,6 +11,8 @@ servers do this in many ways, each seen in the wild:
 - arguments as an object instead of text; the arguments before the name (vercel/ai#5885);
 - a fragment that only has a signature (open-webui/computer#224).
 
+The call of a custom tool, whose argument is a text, has it as `{"input": …}`, and `type` in its `provider_data`.
+
 A fragment belongs to the call at its `index`, or else with its id, or else to the one under way. It begins another call
 where it has a name and another id, or a name behind arguments that are whole or were given for another name. Whether
 the texts of arguments are pieces or repetitions is decided at the end: they are pieces if they join to a JSON object,
@@ -44,6 +46,8 @@ class _Fragment(msgspec.Struct, frozen=True):
     id: str | None
     name: str
     arguments: str
+    custom: bool
+    """Whether the tool is one of the provider's custom ones, whose argument is a text."""
     further: JsonObject
     """What else it holds, such as a signature, which has to go back with the call."""
 
@@ -59,6 +63,7 @@ class _Fragment(msgspec.Struct, frozen=True):
             id=text_field(value, "id") or None,
             name=text_field(function, "name"),
             arguments=_as_text(function.get("arguments", function.get("input"))),
+            custom=not object_field(value, "function") and bool(object_field(value, "custom")),
             further=further,
         )
 
@@ -76,6 +81,7 @@ class _Call:
         self.id: str | None = None
         self.name = ""
         self.has_index = False
+        self.custom = False
         self.further: JsonObject = {}
         self._texts: list[str] = []
         self._length = 0
@@ -95,6 +101,7 @@ class _Call:
     def add(self, fragment: _Fragment) -> tuple[bool, str]:
         """Take a fragment; return whether the name has changed, and what is new of the arguments."""
         self.id = self.id or fragment.id
+        self.custom = self.custom or fragment.custom
         self.further.update(fragment.further)
         before = self.name
         if fragment.name and not (before and self._texts) and len(before) < NAME_CHARACTERS_MAX:
@@ -131,11 +138,12 @@ class _Call:
         Raises:
             ProviderError: what has to go back with it cannot be kept; of kind `malformed`.
         """
+        further = {**self.further, "type": "custom"} if self.custom else self.further
         return ToolUse(
             name=names.own(clean_text(self.name)),
-            input=self.arguments(),
+            input={"input": self.arguments()} if self.custom else self.arguments(),
             id=clean_text(self.id) if self.id else None,
-            provider_data={provider: kept(self.further)} if self.further else None,
+            provider_data={provider: kept(further)} if further else None,
         )
 
 

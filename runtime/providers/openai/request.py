@@ -83,11 +83,11 @@ the prompt only. `json_object`: any JSON object, the prompt says which. `prompt`
 each case.
 """
 
-_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
+MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 _FIXED_FIELDS = ("model", "messages", "stream", "n")
 """Without these an answer could not be read any more."""
-_OWN_FIELDS = ("role", "content", "tool_calls")
+_OWN_FIELDS = ("role", "content", "tool_calls", "annotations")
 
 
 class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,14 +228,8 @@ def _tool(spec: ToolSpec, form: str) -> Json:
     return {"type": "function", "function": function}
 
 
-def chat_messages(
-    request: ModelRequest, settings: OpenAISettings, forms: Mapping[str, str], *, to_read: bool = False
-) -> list[Json]:
+def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mapping[str, str]) -> list[Json]:
     """Return the messages of a request.
-
-    Args:
-        to_read: whether they are for a reader and not for a server: calls keep their ids, and the first message may be
-            an assistant's.
 
     Raises:
         ProviderError: nothing is left to send, or the meaning is not certain; of kind `invalid_request`.
@@ -247,7 +241,7 @@ def chat_messages(
     if between is None:
         between = _OF_MISTRAL.search(request.model) is not None
     ids = _call_ids(groups)
-    writer = _MessageWriter(settings, forms, ids if to_read else call_id_forms(ids), answer_after_tools=between)
+    writer = _MessageWriter(settings, forms, call_id_forms(ids), answer_after_tools=between)
     results = _paired(groups)
     for place, group in enumerate(groups):
         if group.role == "user":
@@ -259,7 +253,7 @@ def chat_messages(
     if not writer.messages:
         refuse("no message holds anything that can be sent")
     first = writer.messages[0]
-    if not to_read and is_json_object(first) and first["role"] == "assistant":
+    if is_json_object(first) and first["role"] == "assistant":
         writer.messages.insert(0, {"role": "user", "content": OPENING_TEXT})
     system: list[Json] = []
     if request.system_prompt.strip():
@@ -355,7 +349,7 @@ class _MessageWriter:
                 texts.append(block.text)
                 parts.append({"type": "text", "text": block.text})
             elif isinstance(block, ImageBlock | DocumentBlock):
-                parts.append(_media(block))
+                parts.append(media_part(block, self._settings.name))
             elif isinstance(block, ProviderBlock):  # A part that only this API has, such as a sound or a file.
                 parts.append(block.data)
         self._images = []
@@ -392,6 +386,8 @@ class _MessageWriter:
         for block in content:
             if isinstance(block, ProviderBlock) and "type" not in block.data:
                 fields.update({key: value for key, value in block.data.items() if key not in _OWN_FIELDS})
+                if is_json_object(audio := fields.get("audio")) and "id" in audio:
+                    fields["audio"] = {"id": audio["id"]}  # All that is taken back of what was said.
             elif isinstance(block, ThinkingBlock) and block.signature is None:  # A signed one is another provider's.
                 thoughts.append(block.thinking)
                 details = object_field(block.provider_data or {}, name).get("reasoning_details")
@@ -403,11 +399,7 @@ class _MessageWriter:
 
     def _call(self, call: ToolUseBlock) -> Json:
         own = object_field(call.provider_data or {}, self._settings.name)
-        function: JsonObject = {"name": self._forms[call.name], "arguments": encoded(call.input).decode()}
-        further = own.get("function")
-        if is_json_object(further):
-            function = {**further, **function}
-        return {**own, "id": self._ids[call.id], "type": "function", "function": function}
+        return call_part(call, own, name=self._forms[call.name], identifier=self._ids[call.id])
 
     def _write_result(self, call: str, result: ToolResultBlock | None) -> None:
         texts: list[str] = []
@@ -416,7 +408,7 @@ class _MessageWriter:
             if isinstance(block, TextBlock):
                 texts.append(block.text)
             elif isinstance(block, ImageBlock | DocumentBlock):
-                images.append(_media(block))
+                images.append(media_part(block, self._settings.name))
             else:
                 refuse(f"the result of {call} holds a stored block whose payload was not loaded")
         text = "\n\n".join(text for text in texts if text.strip())
@@ -427,6 +419,22 @@ class _MessageWriter:
         if (result is None or result.is_error) and not text.lower().startswith("error"):
             text = f"Error: {text}"
         self.messages.append({"role": "tool", "tool_call_id": call, "content": text})
+
+
+def call_part(call: ToolUseBlock, own: JsonObject, *, name: str, identifier: str, arguments: str | None = None) -> Json:
+    """Return a call as it goes over the wire.
+
+    Args:
+        own: what of its `provider_data` is the provider's.
+        arguments: their text; None = their JSON.
+    """
+    inner = object_field(own, "function")
+    if own.get("type") == "custom" and isinstance(text := call.input.get("input"), str):
+        further = {field: value for field, value in own.items() if field != "function"}
+        return {**further, "id": identifier, "custom": {**inner, "name": name, "input": text}}
+    arguments = encoded(call.input).decode() if arguments is None else arguments
+    function: JsonObject = {**inner, "name": name, "arguments": arguments}
+    return {**own, "id": identifier, "type": "function", "function": function}
 
 
 def _assistant_content(content: Sequence[Block]) -> Json:
@@ -443,15 +451,17 @@ def _assistant_content(content: Sequence[Block]) -> Json:
     return "".join(texts) if texts else None
 
 
-def _media(block: ImageBlock | DocumentBlock) -> Json:
+def media_part(block: ImageBlock | DocumentBlock, provider: str) -> Json:
+    """Return an image or a document as it goes over the wire, with what is the provider's own, such as `detail`."""
+    own = object_field(block.provider_data or {}, provider)
     if isinstance(block, DocumentBlock):
         return _document(block)
     if block.url is not None:
-        return {"type": "image_url", "image_url": {"url": block.url}}
-    if not _MEDIA_TYPE.fullmatch(block.media_type):
+        return {"type": "image_url", "image_url": {**own, "url": block.url}}
+    if not MEDIA_TYPE.fullmatch(block.media_type):
         refuse(f"{block.media_type!r:.100} is no media type of an image")
     url = f"data:{block.media_type};base64,{base64.b64encode(block.data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "image_url", "image_url": {**own, "url": url}}
 
 
 def _document(block: DocumentBlock) -> Json:

@@ -90,6 +90,28 @@ def test_a_sound_history_stays_as_it_is_but_for_the_ids_of_its_calls() -> None:
         pytest.param((asked("a"), answered("a")), ["of a"], id="a trimmed export begins with a call"),
         pytest.param((HI, asked("a"), said("user", " "), HI), [CRASHED_IMPORT_TEXT], id="nor by a blank message"),
         pytest.param((HI, asked("a", "b"), answered("b")), [CRASHED_IMPORT_TEXT, "of b"], id="one of two is answered"),
+        pytest.param(
+            (
+                HI,
+                asked("a", "b"),
+                HI,
+                said("assistant", "Wait."),
+                answered("a"),
+                said("assistant", "So."),
+                answered("b"),
+            ),
+            ["of a", "of b"],
+            id="results come behind what the user and the assistant said",
+        ),
+        pytest.param((HI, asked("a"), answered("a", "a"), answered("a")), ["of a"], id="a result is there three times"),
+        pytest.param(
+            (HI, asked("a"), answered("a"), said("assistant", "So."), answered("a"), said("assistant", "Yes.")),
+            ["of a"],
+            id="a result is there again behind an answer",
+        ),
+        pytest.param(
+            (HI, asked("a"), HI, asked("a"), answered("a")), [CRASHED_IMPORT_TEXT], id="an id repeats, and one has none"
+        ),
     ],
 )
 def test_each_call_of_a_history_gets_its_result_or_one_that_says_that_there_is_none(
@@ -128,8 +150,15 @@ def test_an_error_without_words_gets_words_and_a_kind() -> None:
         ("nothing to import", (said("user", " "),)),
         (r"messages\[1\] has a result for 'x'", (HI, answered("x"))),
         (r"messages\[2\] has a result for 'x'", (HI, asked("a"), answered("a", "x"))),
-        (r"messages\[4\] has a result for 'a'", (HI, asked("a"), HI, said("assistant", "Hi"), answered("a"))),
-        (r"messages\[2\] has a result for 'a'.*less often", (HI, asked("a"), answered("a", "a"))),
+        (r"messages\[1\] has a result for 'a'", (HI, answered("a"), asked("a"))),
+        (
+            r"messages\[2\] has a result for 'a'.*less often",
+            (HI, asked("a"), said("user", result("a", "b"), result("a", "c"))),
+        ),
+        (
+            r"messages\[6\] has a result for 'a', which two messages",
+            (HI, asked("a"), HI, asked("a"), HI, said("assistant", "Hm."), answered("a")),
+        ),
         (r"messages\[0\] is a user's and holds", (said("user", call("a")),)),
         (r"messages\[0\] is a user's and holds", (said("user", ThinkingBlock(thinking="x")),)),
         (r"messages\[1\] is the assistant's and holds a tool result", (HI, said("assistant", result("a")))),

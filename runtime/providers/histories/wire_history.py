@@ -1,0 +1,216 @@
+"""What the two wire forms have in common: a history that was read, its calls and their results, and marks on blocks.
+
+A mark is what a message says of itself that our messages do not: that the system said it, or who did. It lies in the
+`provider_data` of its blocks under the name `history`, which is no provider's, so that no request holds it.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final, TypeAlias, TypeGuard, TypeVar
+
+import msgspec
+
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import (
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    Json,
+    JsonObject,
+    Message,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    is_json_object,
+)
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import ToolCallId
+from refold.events.model.messages import ToolUse
+from refold.events.session.events import Verdict
+from refold.events.session.normalise import ARGUMENTS_BYTES_MAX, NAME_CHARACTERS_MAX, recorded_call
+
+MARK: Final = "history"
+
+WireMessages: TypeAlias = Sequence[JsonObject] | JsonObject
+"""A list of messages, or the body of a request that has them."""
+
+Markable = TypeVar("Markable", TextBlock, ImageBlock, DocumentBlock)
+
+
+class WireHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as a provider's API has it."""
+
+    messages: list[Message]
+    """For `Session.import_history`."""
+    system_prompt: str = ""
+    """What stood before the conversation; an agent's configuration has one of its own."""
+    left_out: list[str] = []
+    """What of the conversation is not in `messages`, by its place, such as `messages[3].logprobs`."""
+
+
+class CallBook:
+    """The calls of a history while it is read, so that each result finds its own.
+
+    A result without an id, or with one where calls have none, belongs to the open call of its name, or of any name if
+    it has none. Where there are more, results and calls are taken in their order, which is certain only if each of the
+    calls gets one.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, str | None, str, ToolCallId]] = []
+        """Of the calls without a result: number of the answer, id as given, name, id."""
+        self._answers = 0
+        self._ids: set[str] = set()
+        self._answered: dict[str | None, ToolCallId] = {}
+        """By the id as given, the call of that id that had its result last."""
+        self._in_order: dict[tuple[int, str | None], str] = {}
+        """By answer and name, where a result is that was taken for the first of several."""
+
+    def called(self, calls: Sequence[ToolUseBlock], place: int) -> list[ToolUseBlock]:
+        """Take the calls of an answer, and return them with ids of which no two are the same in it."""
+        self.settle()
+        self._answers += 1
+        named: list[ToolUseBlock] = []
+        for number, call in enumerate(calls):
+            given = call.provider_id or None
+            name = given or f"call_{place}_{number}"
+            taken = {other.id for other in named} | (set() if given else self._ids)
+            while name in taken:
+                name += "_"
+            named.append(msgspec.structs.replace(call, id=ToolCallId(name)))
+            self._ids.add(name)
+            self._open.append((self._answers, given, call.name, ToolCallId(name)))
+        return named
+
+    def answered(self, given: Json, name: Json, path: str) -> ToolCallId:
+        """Return the id of the call that a result at `path` belongs to.
+
+        Args:
+            given: the id that it has, or what stands in place of one.
+            name: the tool's, likewise.
+
+        Raises:
+            ConfigError: that is not certain.
+        """
+        given = given if isinstance(given, str) and given else None
+        name = name if isinstance(name, str) and name else None
+        fitting = [call for call in self._open if given is not None and call[1] == given]
+        if not fitting and given in self._answered:
+            return self._answered[given]  # A result that is there twice.
+        if not fitting:
+            fitting = [call for call in self._open if None in (given, call[1]) and name in (None, call[2])]
+            if not fitting and given is not None:
+                return ToolCallId(given)
+            if not fitting:
+                of = f" of {name!r:.80}" if name is not None else ""
+                raise ConfigError(f"{path} is the result of a tool without an id, and no call{of} is open there")
+            fitting = [call for call in fitting if call[0] == fitting[-1][0]]
+            if len(fitting) > 1:
+                self._in_order.setdefault((fitting[0][0], name), path)
+        found = next(call for call in fitting if call[0] == fitting[-1][0])
+        self._open.remove(found)
+        if found[1] is not None:
+            self._answered[found[1]] = found[3]
+        return found[3]
+
+    def settle(self) -> None:
+        """Return if every result so far is certainly of the call that it was taken for.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        for (answer, name), path in self._in_order.items():
+            if any(call[0] == answer and name in (None, call[2]) for call in self._open):
+                raise ConfigError(
+                    f"{path} is the result of a tool without an id, and of several calls that it may belong to not all "
+                    "have one; give it the id of its call"
+                )
+        self._in_order.clear()
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Json]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def messages_in(given: WireMessages) -> tuple[JsonObject, list[JsonObject]]:
+    """Return the body, empty where only messages were given, and the messages."""
+    body: JsonObject = given if is_json_object(given) else {}
+    messages: object = body.get("messages") if body else given
+    if not is_list(messages):
+        raise ConfigError('a history is a list of messages, or an object that has them as "messages"')
+    checked: list[JsonObject] = []
+    for place, message in enumerate(messages):
+        if not is_json_object(message):
+            raise ConfigError(f"messages[{place}] is no object with a role and content")
+        checked.append(message)
+    return body, checked
+
+
+def others(given: JsonObject, known: Sequence[str], path: str) -> list[str]:
+    """Return the places of the fields that say something and are not `known`."""
+    return [f"{path}.{field}" for field, value in given.items() if field not in known and value not in (None, "", [])]
+
+
+def call_of(use: ToolUse, path: str, left_out: list[str]) -> ToolUseBlock:
+    """Return a call with all that a model gave as its arguments, also where they are none; its id is not set."""
+    block, _ = recorded_call(use, lambda _, arguments: (arguments, Verdict()))
+    if len(use.name) > NAME_CHARACTERS_MAX:
+        left_out.append(f"{path}: the end of the tool's name")
+    if block.malformed_input is None:
+        return block
+    given = use.input if isinstance(use.input, str) else msgspec.json.encode(use.input).decode()
+    if len(given) > ARGUMENTS_BYTES_MAX:
+        left_out.append(f"{path}: arguments beyond {ARGUMENTS_BYTES_MAX:,} characters")
+    return msgspec.structs.replace(block, malformed_input=clean_text(given[:ARGUMENTS_BYTES_MAX]))
+
+
+def marked(block: Block, mark: JsonObject) -> Block:
+    """Return a block with a mark; what only one provider knows has none."""
+    if not mark or not isinstance(block, TextBlock | ImageBlock | DocumentBlock):
+        return block
+    return msgspec.structs.replace(block, provider_data={**(block.provider_data or {}), MARK: mark})
+
+
+def data_of(block: Block, name: str) -> JsonObject:
+    """Return what a block's `provider_data` has under a name, empty if nothing."""
+    found = (getattr(block, "provider_data", None) or {}).get(name)
+    return found if is_json_object(found) else {}
+
+
+def runs(content: Sequence[Block]) -> Iterator[tuple[JsonObject, list[Block]]]:
+    """Yield neighbouring blocks of one mark, which were one message; a block that has none goes with those before."""
+    mark: JsonObject = {}
+    marks: list[JsonObject] = []
+    for block in content:
+        if not isinstance(block, ProviderBlock):
+            mark = {name: value for name, value in data_of(block, MARK).items() if name in ("role", "name")}
+        marks.append(mark)
+    for said, group in groupby(zip(marks, content, strict=True), key=lambda pair: pair[0]):
+        yield said, [block for _, block in group]
+
+
+def foreign(block: Block, own: str, path: str) -> list[str]:
+    """Return what of a block only another provider than `own` understands, in words."""
+    if isinstance(block, ProviderBlock):
+        what = block.data.get("type") or ", ".join(block.data)
+        return [f"{path}: {what} of {block.provider}"] if block.provider != own else []
+    data = getattr(block, "provider_data", None) or {}
+    found = [
+        f"{path}: {', '.join(value) if is_json_object(value) else 'data'} of {name}"
+        for name, value in data.items()
+        if name not in (own, MARK) and value != {"type": "custom"}
+    ]
+    if isinstance(block, ThinkingBlock) and block.signature is not None and own != "anthropic":
+        found.append(f"{path}: the signature of a thought")
+    return found
+
+
+def bytes_of(data: object) -> bytes | None:
+    """Return what base64 holds, None if it is none or holds nothing."""
+    try:
+        return base64.b64decode(str(data), validate=True) or None
+    except (binascii.Error, ValueError):
+        return None
