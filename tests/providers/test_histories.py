@@ -328,7 +328,10 @@ FORMS: dict[str, tuple[Callable[..., WireHistory], Callable[..., JsonObject]]] =
     "openai": (history_from_openai, history_to_openai),
     "anthropic": (history_from_anthropic, history_to_anthropic),
 }
-ONE_FORM_ONLY = ("web_search", "secret", "UklG", "https://a.example", "data:image/png;name=x;base64,cG5n")
+ONE_FORM_ONLY = (
+    *("web_search", "secret", "UklG", "https://a.example", "data:image/png;name=x;base64,cG5n"),
+    "data:text/plain;base64,/w==",
+)
 GIVEN = st.tuples(st.just("openai"), openai_histories()) | st.tuples(st.just("anthropic"), anthropic_histories())
 
 
@@ -363,7 +366,7 @@ def test_what_both_forms_have_comes_from_one_into_the_other_and_the_rest_is_name
             *above, field = path.split(".")[1:]
             missing.add("called" if field == "name" and above else field.split("[")[0])
     only_here = {
-        "openai": "file_id title start_index signature detail transcript text name",
+        "openai": "file_id title start_index signature detail transcript text name format",
         "anthropic": "file_id signature query cited_text context citations source title",
     }
     assert missing <= set(only_here[form].split())

@@ -38,6 +38,7 @@ from refold.providers.histories.wire_history import (
     call_of,
     data_of,
     foreign,
+    is_utf8,
     marked,
     messages_in,
     others,
@@ -225,6 +226,8 @@ def _written(block: Block, role: str, path: str, notes: list[str]) -> list[Json]
     notes += foreign(block, ANTHROPIC, path)
     if data_of(block, MARK).get("refusal") is True:
         notes.append(f"{path}: that the text is a refusal")
+    if isinstance(block, DocumentBlock) and block.media_type.startswith("text/") and not is_utf8(block.data):
+        notes.append(f"{path}: bytes of a text that is not UTF-8")
     match block:
         case StoredBlock():
             raise ConfigError(f"{path} holds a stored block whose payload was not loaded")

@@ -40,6 +40,7 @@ from refold.providers.histories.wire_history import (
     call_of,
     data_of,
     foreign,
+    is_utf8,
     marked,
     messages_in,
     others,
@@ -470,7 +471,7 @@ def _part(block: Block) -> Json | None:
         case ImageBlock(media_type=media_type, url=None) if not MEDIA_TYPE.fullmatch(media_type):
             return {"type": "text", "text": f"(An image of type {media_type[:100]!r} that cannot be shown.)"}
         case DocumentBlock(media_type=media_type, data=data, url=None, name=name) if data:
-            if media_type.startswith("text/") and not data_of(block, OPENAI):
+            if media_type.startswith("text/") and is_utf8(data) and not data_of(block, OPENAI):
                 return media_part(block, OPENAI)
             held = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
             return {"type": "file", "file": {**({"filename": name} if name else {}), "file_data": held}}

@@ -214,3 +214,10 @@ def bytes_of(data: object) -> bytes | None:
         return base64.b64decode(str(data), validate=True) or None
     except (binascii.Error, ValueError):
         return None
+
+
+def is_utf8(data: bytes) -> bool:
+    try:
+        return data.decode() is not None
+    except UnicodeDecodeError:
+        return False
