@@ -1,6 +1,6 @@
 """One turn with one tool, durable FULL, beside the same events written by hand in the same number of commits.
 
-Run: python -P benchmarks/one_turn.py [turns | --table | --guarded]
+Run: python -P benchmarks/one_turn.py [turns | --table | --guarded | --redacted]
 
 By hand means: the same JSON, the same tables, four transactions a turn, each one hop through an aiosqlite connection,
 and nothing else. The bare line makes the same commits inline, with no second thread.
@@ -10,11 +10,15 @@ requests follow from the log and of one with memories, a window and middleware, 
 
 Guarded compares turns in turn, of one session: with a tool and with one that has a circuit breaker, where each call
 succeeds and where each fails and is counted.
+
+Redacted compares turns in turn, each in a runtime of its own: with nothing to redact, with 5 and 50 values, and with
+5 values and a pattern; of a tool with a short result and of one with 100 KB of prose.
 """
 
 import asyncio
 import json
 import random
+import re
 import sqlite3
 import statistics
 import sys
@@ -22,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiosqlite
@@ -245,8 +250,67 @@ async def guarded(log: Path, turns: int) -> dict[str, object]:
     return figures
 
 
+async def redacted(folder: Path, turns: int) -> dict[str, object]:
+    """Return the milliseconds of turns by what is redacted, and how they compare to those where nothing is."""
+    values = [f"sk-proj-{random.Random(seed).randbytes(24).hex()}" for seed in range(50)]
+    ways: dict[str, list[str | re.Pattern[str]]] = {
+        "nothing": [],
+        "5 values": list(values[:5]),
+        "50 values": list(values),
+        "5 values, a pattern": [*values[:5], re.compile(r"\b\d{4}(?:[ -]?\d{4}){3}\b")],
+    }
+    prose = "The weather in Lisbon is sunny, 21 degrees. " * 2_300
+
+    @tool(tier="observe", effect="pure")
+    async def report(city: str) -> str:
+        return prose
+
+    def asks_for(request: ModelRequest) -> ScriptedAnswer:
+        wanted = request.messages[-1].text
+        return use(wanted, {"city": "Lisbon"}) if wanted in ("weather", "report") else say("Sunny.")
+
+    measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    async with AsyncExitStack() as stack:
+        sessions = {}
+        for place, (way, rules) in enumerate(ways.items()):
+            provider = ScriptedProvider([asks_for] * (4 * turns + 40))
+            runtime = AgentRuntime(
+                AgentConfig(model="m"),
+                provider=provider,
+                tools=[weather, report],
+                context=TokenWindow(50_000),
+                log=folder / f"{place}.db",
+                redact=rules,
+            )
+            sessions[way] = await (await stack.enter_async_context(runtime)).session("s")
+        for turn in range(turns + 10):
+            for way in random.sample(sorted(sessions), len(sessions)):
+                for name in ("weather", "report"):
+                    start = time.perf_counter(), time.process_time()
+                    await sessions[way].send(name)
+                    if turn >= 10:
+                        end = time.perf_counter(), time.process_time()
+                        each = measured.setdefault((name, way), [])
+                        each.append(((end[0] - start[0]) * 1000, (end[1] - start[1]) * 1000))
+    figures: dict[str, object] = {"turns": turns, "durability": "full"}
+    for (name, way), each in sorted(measured.items()):
+        turn_ms, cpu_ms = (statistics.median(column) for column in zip(*each, strict=True))
+        plain = statistics.median(cpu for _, cpu in measured[name, "nothing"])
+        size = "short result" if name == "weather" else "100 KB result"
+        figures[f"{size}, {way}"] = {
+            "turn_ms": round(turn_ms, 3),
+            "cpu_ms": round(cpu_ms, 3),
+            "cpu_to_nothing": round(cpu_ms / plain, 3),
+        }
+    return figures
+
+
 def main() -> None:
     """Measure, three rounds, and print the medians."""
+    if sys.argv[1:] == ["--redacted"]:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(asyncio.run(redacted(Path(folder), 60)), indent=2))
+        return
     if sys.argv[1:] == ["--guarded"]:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(asyncio.run(guarded(Path(folder, "refold.db"), 300)), indent=2))
