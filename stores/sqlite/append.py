@@ -240,6 +240,7 @@ class LogWriter:
                 if part == 0:
                     connection.execute(_DROP_SNAPSHOT_PARTS, (snapshot.stream, parts))
                 connection.execute("COMMIT")
+                self._place.require_both(self._log_bytes)  # Or the next look would take these frames for others'.
             except BaseException:
                 self._forget_and_roll_back()
                 raise

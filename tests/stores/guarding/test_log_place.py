@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.events.core.records import Snapshot
 from refold.stores import SQLiteStore, batch
 from refold.stores.guarding.acknowledged import HEAD_SUFFIX
 from refold.stores.guarding.wal import committed_frames
+from refold.stores.sample_batches import payload
 
 
 def wal(log: Path) -> Path:
@@ -187,3 +189,15 @@ async def test_frames_are_those_that_sqlite_takes(log: Path) -> None:
     assert all(main[(page - 1) * 4096 : page * 4096] == written for page, written in pages.items())
     assert list(committed_frames(data[:-1])) == frames[: len(list(committed_frames(data[:-1])))]
     assert not list(committed_frames(b"x" + data[1:]))
+
+
+async def test_snapshots_between_appends_are_no_other_wal(tmp_path: Path) -> None:
+    async with await SQLiteStore.open(tmp_path / "events.db") as store:
+        for number in range(80):  # Twice as much as SQLite keeps in a WAL before it begins it anew.
+            data = payload(f"{number}".encode() * 50_000)
+            (place,) = await store.append([batch("session/s", number)], data)
+            snapshot = Snapshot(
+                stream=place.stream, version=place.version, chain=place.chain, fold_version=1, state=b"s" * 100_000
+            )
+            await store.save_snapshot(snapshot)
+        assert len(await store.read_stream("session/s")) == 80
