@@ -10,6 +10,7 @@ open run is refused, unless its runs are cancelled first; a child goes with its 
 and other streams keep of a session stays, but is named.
 """
 
+import asyncio
 import os
 import re
 from collections.abc import Collection, Sequence, Set
@@ -32,6 +33,7 @@ from refold.sessions.access import cancel_runs_of
 from refold.sessions.reads import sessions_below
 from refold.stores.event_store import ErasableLog, EventStore
 from refold.stores.keeping.erasing import EVENTS_PER_PAGE, erase
+from refold.stores.keeping.remains import remains, traces_of
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxFile, RowName
 from refold.stores.sqlite.store import SQLiteStore
@@ -82,6 +84,10 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True, tag="deleted"):
     wiped: bool = True
     """Whether nothing of it stands in the WAL any more. It does as long as another process reads the log at an earlier
     moment; the end of the runtime, or deleting once more, wipes it."""
+    traces: tuple[str, ...] = ()
+    """Digests that lay beside its events, which `refold.stores.keeping.remains` looks for in the log's files."""
+    remains: tuple[str, ...] | None = None
+    """Files in which some of them stand still, where this SQLite does not overwrite; None = that was not looked at."""
 
 
 class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +107,7 @@ async def delete_session(
     *,
     cancel: bool = False,
     wait_for_log_s: float = 0.0,
+    allow_shared_folder: bool = False,
     clock: Clock | None = None,
 ) -> Deletion:
     """Delete a session from a log that no runtime owns.
@@ -110,6 +117,7 @@ async def delete_session(
         session: its name.
         cancel: delete it although a run is open, which then never goes on.
         wait_for_log_s: how long to wait for a runtime to release the log.
+        allow_shared_folder: as for `SQLiteStore.open`.
         clock: stamps the tombstone; None = the machine's.
 
     Raises:
@@ -118,15 +126,32 @@ async def delete_session(
         LogInUse: a runtime owns the log; ask it, by `AgentRuntime.delete` or `refold delete`.
         PersistenceError: the log cannot be read or written; what was begun is completed by the next call.
     """
-    async with await SQLiteStore.open(log, wait_for_log_s=wait_for_log_s) as store:
-        return await delete_from(owned(store, log, clock), session, cancel=cancel)
+    async with await SQLiteStore.open(
+        log, wait_for_log_s=wait_for_log_s, allow_shared_folder=allow_shared_folder
+    ) as store:
+        deletion = await delete_from(owned(store, log, clock, allow_shared_folder), session, cancel=cancel)
+    return await looked_for(log, deletion)
 
 
-def owned(store: EventStore, log: object, clock: Clock | None, kept: Collection[PayloadHash] = ()) -> OwnedLog:
+async def looked_for(log: str | os.PathLike[str], deletion: Deletion) -> Deletion:
+    """Return a deletion that says in which files of a log traces of it remain; raises as `remains`."""
+    left = await asyncio.to_thread(remains, absolute(log), deletion.traces)
+    return msgspec.structs.replace(deletion, remains=tuple(left))
+
+
+def owned_by(context: RuntimeContext) -> OwnedLog:
+    """Return the log of an open runtime as it can be deleted from; raises as `owned`."""
+    settings = context.settings
+    log = owned(context.store, settings.log, context.system.clock, settings.allow_shared_folder)
+    return msgspec.structs.replace(log, kept=context.configured_payloads())
+
+
+def owned(store: EventStore, log: object, clock: Clock | None, allow_shared_folder: bool) -> OwnedLog:
     """Return an open log as it can be deleted from.
 
     Args:
         log: what a user named it by: its path, `":memory:"` or the store.
+        allow_shared_folder: use its inbox although others may make files in its folder.
 
     Raises:
         ConfigError: it is a store of the user's that cannot delete streams.
@@ -137,9 +162,11 @@ def owned(store: EventStore, log: object, clock: Clock | None, kept: Collection[
             f"nothing can be deleted from the store {store.name}: it lacks the methods of "
             "refold.stores.event_store.ErasableLog"
         )
-    is_file = isinstance(log, str | os.PathLike) and log != ":memory:"
-    inbox = InboxFile(absolute(cast("str | os.PathLike[str]", log))) if is_file else None
-    return OwnedLog(store=cast("ErasableLog", whole), inbox=inbox, clock=clock or SystemClock(), kept=kept)
+    inbox: InboxFile | None = None
+    if isinstance(log, str | os.PathLike) and log != ":memory:":
+        path = absolute(cast("str | os.PathLike[str]", log))
+        inbox = InboxFile(path, allow_shared_folder=allow_shared_folder)
+    return OwnedLog(store=cast("ErasableLog", whole), inbox=inbox, clock=clock or SystemClock())
 
 
 async def delete_from(log: OwnedLog, session: str, *, cancel: bool, row: RowName | None = None) -> Deletion:
@@ -161,7 +188,7 @@ async def delete_from(log: OwnedLog, session: str, *, cancel: bool, row: RowName
     if not cancel:
         await _require_ended(log.store, family)
     names = {head.stream for head in family}
-    named_in = await mentions(log.store, names)
+    named_in, traces = await mentions(log.store, names), await traces_of(log.store, family)
     erased = await erase(log.store, [family], at=log.clock.now_us(), kept=log.kept)
     if erased.went_on:
         raise CommandRejected(f"session {name!r} went on while it was to be deleted; try again")
@@ -172,13 +199,14 @@ async def delete_from(log: OwnedLog, session: str, *, cancel: bool, row: RowName
         payloads=erased.payloads,
         shared_payloads=erased.shared_payloads,
         named_in=named_in,
+        traces=traces,
     )
     return await _completed(log, deletion, row)
 
 
 async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, row: RowName | None = None) -> Deletion:
     """Delete a session of a runtime that is open on this event loop; as `delete_from`, beside all else."""
-    log = owned(context.store, context.settings.log, context.system.clock, context.configured_payloads())
+    log = owned_by(context)
     name = SessionId(checked_identifier(session, "session id"))
     sessions = [name]
     if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is None:

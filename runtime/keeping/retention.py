@@ -26,7 +26,7 @@ from refold.events.core.records import StreamHead
 from refold.events.session.core import SESSION_KIND
 from refold.inspection.export import UNFINISHED, export_to_file
 from refold.inspection.session_view import ListedSession, list_sessions
-from refold.keeping.deletion import NamedIn, OwnedLog, is_open, let_go, mentions, owned, wipe
+from refold.keeping.deletion import NamedIn, OwnedLog, is_open, let_go, mentions, owned, owned_by, wipe
 from refold.stores.event_store import ErasableLog
 from refold.stores.jsonl.check import find_damage
 from refold.stores.keeping.erasing import erase
@@ -74,6 +74,7 @@ async def retain(
     archive: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     wait_for_log_s: float = 0.0,
+    allow_shared_folder: bool = False,
     clock: Clock | None = None,
 ) -> Retention:
     """Delete the sessions of a log that ended long ago; no runtime may own the log.
@@ -85,6 +86,7 @@ async def retain(
         archive: folder for a file, `<log>-<time>.jsonl.gz`, that holds what is deleted; None = there is none.
         dry_run: change nothing, and return what would be deleted.
         wait_for_log_s: how long to wait for a runtime to release the log.
+        allow_shared_folder: as for `SQLiteStore.open`.
         clock: says what time it is; None = the machine's.
 
     Raises:
@@ -93,8 +95,11 @@ async def retain(
         PersistenceError: the log cannot be read or written, or the archive cannot be; what is in no archive was not
             deleted.
     """
-    async with await SQLiteStore.open(log, read_only=dry_run, wait_for_log_s=wait_for_log_s) as store:
-        return await retain_in_log(owned(store, log, clock), older_than, statuses, archive, dry_run=dry_run)
+    async with await SQLiteStore.open(
+        log, read_only=dry_run, wait_for_log_s=wait_for_log_s, allow_shared_folder=allow_shared_folder
+    ) as store:
+        owner = owned(store, log, clock, allow_shared_folder)
+        return await retain_in_log(owner, older_than, statuses, archive, dry_run=dry_run)
 
 
 async def retain_in(
@@ -106,7 +111,7 @@ async def retain_in(
     dry_run: bool,
 ) -> Retention:
     """Delete old sessions of a runtime that is open on this event loop; as `retain`, beside all else."""
-    log = owned(context.store, context.settings.log, context.system.clock, context.configured_payloads())
+    log = owned_by(context)
     checkpoints = 0
 
     async def forget(sessions: Sequence[SessionId]) -> None:

@@ -111,6 +111,8 @@ async def follow_run(
             page: list[StoredEvent] = []
             if changes.are_due():
                 page = await store.read_stream(stream, after_version=state.version, limit=EVENTS_PER_PAGE)
+                if not page and await store.head(stream) is None:
+                    return Stuck(why=f"session {session!r} was deleted")
             for event in SESSION_CODEC.decode_all(page):
                 state = evolve_all(SESSION_CORE, [event], state)
                 if state.last_run is not None and state.last_run.run == run:

@@ -34,18 +34,26 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the WAL is empty; it is not, and the file is as large as before, while another process reads the log."""
 
 
-async def compact(log: str | os.PathLike[str], *, wait_for_log_s: float = 0.0) -> Compaction:
+async def compact(
+    log: str | os.PathLike[str], *, wait_for_log_s: float = 0.0, allow_shared_folder: bool = False
+) -> Compaction:
     """Make a log's file as small as what is in it; no runtime may own the log.
 
     Args:
         wait_for_log_s: how long to wait for a runtime to release the log.
+        allow_shared_folder: as for `SQLiteStore.open`.
 
     Raises:
         LogInUse: a runtime owns the log.
         PersistenceError: the disk has no room for two copies of the log, or the log cannot be written; it is as it was.
     """
     path = absolute(log)
-    async with await SQLiteStore.open(log, wait_for_log_s=wait_for_log_s, append_timeout_s=TIMEOUT_S) as store:
+    async with await SQLiteStore.open(
+        log,
+        wait_for_log_s=wait_for_log_s,
+        append_timeout_s=TIMEOUT_S,
+        allow_shared_folder=allow_shared_folder,
+    ) as store:
         await store.empty_wal()
         before = path.stat().st_size
         require_room(path, before)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, command
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell_given
 
@@ -31,28 +31,29 @@ async def delete(
     stay as they are; those that keep something of the session are named. Backups, exports and archives are not
     reached.
 
-    Exits 1 if a run is open, or the session goes with another one. Exits 3 if the runtime that owns the log does not
-    do it in time; the command stays in the inbox then. Done once more, it completes what was interrupted.
+    Afterwards traces of it are looked for in the bytes of the log's files, where no runtime has them open.
+
+    Exits 1 if a run is open, the session goes with another one, or traces of it were found. Exits 3 if the runtime that
+    owns the log does not do it in time; the command stays in the inbox then. Done once more, it completes what was
+    interrupted.
 
     JSON: {log, session, streams, deleted_before, events, payloads, shared_payloads, checkpoints, commands, named_in:
-    [{stream, events, versions}], wiped}.
+    [{stream, events, versions}], wiped, remains}; `remains` names the log's files in which traces of it were found, and
+    is null where a runtime did it.
     """
-    from refold.keeping.deletion import Deletion
+    from refold.keeping.deletion import Deletion, looked_for
     from refold.remote.protocol import InboxDelete
 
     what = await given(log, session, InboxDelete(cancel=cancel), key, timeout_s)
     if not isinstance(what.outcome, Deletion):
         return tell_given(log, what, f"session {one_line(session)} is deleted", as_json, goes_on=False)
+    deletion = await looked_for(log, what.outcome) if what.directly else what.outcome
     if as_json:
-        write_json({"log": str(log), **deletion_members(what.outcome)})
+        shown = {name: getattr(deletion, name) for name in deletion.__struct_fields__ if name != "traces"}
+        write_json({"log": str(log), **shown})
     else:
-        _write(what.outcome)
-    return EXIT_OK
-
-
-def deletion_members(deletion: "Deletion") -> dict[str, object]:
-    """Return what a JSON document says of a deletion."""
-    return {name: getattr(deletion, name) for name in deletion.__struct_fields__}
+        _write(deletion)
+    return EXIT_FOUND if deletion.remains else EXIT_OK
 
 
 def _write(deletion: "Deletion") -> None:
@@ -65,6 +66,10 @@ def _write(deletion: "Deletion") -> None:
         write_paragraph(to, f"deleted session {one_line(deletion.session)}{children}: {counts}", style="bold")
     for named in deletion.named_in:
         write_paragraph(to, f"{one_line(named.stream)} stays, and names it in {counted(named.events, 'event')}")
+    for path in deletion.remains or ():
+        write_paragraph(
+            to, f"traces of it stand in {one_line(path)} still; `refold compact` writes the file anew", style="red"
+        )
     if not deletion.wiped:
         write_paragraph(
             to, "another process reads the log, so that the WAL beside it still holds the session; delete it once more"

@@ -10,12 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from refold import AgentConfig, AgentRuntime, Cancelled, CommandRejected, ConfigError, LogInUse, RunResult
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    Cancelled,
+    CommandRejected,
+    ConfigError,
+    LogInUse,
+    RunResult,
+)
 from refold.actors import ActorStopped, SystemClock
 from refold.events.core.errors import StreamDeleted
 from refold.keeping import delete_session, deletion
+from refold.remote.follow import Stuck, follow_run
 from refold.remote.protocol import Inbox, InboxSend
 from refold.stores import FileBackend, InMemoryStore
+from refold.stores.sqlite import file
 from tests.conformance import processes
 from tests.conformance.failing_store import FailingStore
 from tests.runtime.command_line import error_of, run
@@ -122,6 +132,25 @@ async def test_the_runtime_that_owns_the_log_deletes_for_other_processes(tmp_pat
     await assert_sound(log)
 
 
+async def test_another_process_does_not_wait_for_a_run_of_a_deleted_session(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log, provider=(model := Waiting()), inbox_poll_s=0.02) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send(mark("alice", "input")))
+        await model.asked.wait()
+        under_way = (await session.state_at()).run
+        assert under_way is not None
+        following = asyncio.create_task(follow_run(log, session.id, under_way.id, SystemClock()))
+        await runtime.delete("alice", cancel=True)
+        assert isinstance((await sending).outcome, Cancelled)
+        ended = await following
+        assert isinstance(ended, RunResult) or "was deleted" in ended.why
+        late = await follow_run(log, session.id, under_way.id, SystemClock())
+        assert isinstance(late, Stuck)
+        assert late.why == "session 'alice' was deleted"
+    assert found(tmp_path, "alice") == {}
+
+
 def test_the_command_deletes_where_no_runtime_owns_the_log(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     talked(log, "alice", "bob")
@@ -198,3 +227,18 @@ async def test_an_input_that_comes_while_a_session_is_deleted_is_refused_or_keep
                 assert isinstance(sent, StreamDeleted | ActorStopped | RunResult), sent
                 assert found(tmp_path, name) == {}
     await assert_sound(log)
+
+
+def test_traces_that_sqlite_did_not_overwrite_are_found_and_go_when_the_file_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "events.db"
+    talked(log, "alice", "bob", "carol")
+    assert asyncio.run(delete_session(log, "carol")).remains == ()
+    lazy = tuple(line.replace("secure_delete = ON", "secure_delete = OFF") for line in file._PRAGMAS_WRITING)
+    monkeypatch.setattr(file, "_PRAGMAS_WRITING", lazy)
+    told = run("delete", log, "alice")
+    assert (told.exit_code, "traces of it stand in" in told.stdout) == (1, True)
+    assert asyncio.run(delete_session(log, "bob")).remains == (str(log),)
+    assert run("compact", log).exit_code == 0
+    assert found(tmp_path, "alice") == found(tmp_path, "bob") == {}
