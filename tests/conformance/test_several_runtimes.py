@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from refold import AgentConfig, AgentRuntime, LogInUse, ModelRequest, ScriptedProvider, Session, say, tool, use
+from refold import AgentConfig, AgentRuntime, ModelRequest, ScriptedProvider, Session, say, tool, use
 from refold.stores import SQLiteStore
 from tests.conformance.sessions import assert_sound
 from tests.conformance.threads import InThread
@@ -102,13 +102,6 @@ async def test_several_in_threads_of_their_own_are_used_by_one_thread_and_beside
         result, texts = await asyncio.gather(session.send("go"), asyncio.to_thread(use_all))
         assert (result.text, (await session.send("more")).text) == ("one on go", "one on more")
         assert texts == ["two on go", "three on go", "four on go", "two on more", "four on more"]
-
-
-def use_and_close(log: Path) -> None:
-    with runtime_of(log, "thread") as runtime:
-        with pytest.raises(LogInUse):
-            runtime_of(log, "second", wait_for_log_s=0).__enter__()
-        runtime.session("s").send("more")
 
 
 def test_a_runtime_leaves_the_logging_of_its_process_alone(tmp_path: Path) -> None:

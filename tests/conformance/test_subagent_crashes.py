@@ -181,9 +181,6 @@ async def test_a_child_whose_parents_tool_is_gone_ends_with_its_call(memory: InM
         assert not again.asked.is_set()
 
 
-PROGRAM = Path(__file__).parent / "killed_process" / "delegation.py"
-
-
 @pytest.mark.parametrize(
     ("seed", "kills"), [(1, 2), *(pytest.param(seed, 8, marks=pytest.mark.slow) for seed in (2, 3, 4))]
 )

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from refold.events import SESSION_CODEC, SESSION_CORE, SessionState, fold, history
+from refold.events import SESSION_CORE, SessionState, fold, history
 from refold.events.core.content import AnswerContent, ErrorKind, Message, TextBlock, ToolUseBlock, UserContent
 from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, ToolCallId
 from refold.events.core.pure_core import Recorded, plan, replan
-from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.session import commands
 from refold.events.session.events import SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.react import SessionEffect, pending
+from tests.selfcheck.exhaustive.trial import through_the_log
 
 STREAM = StreamName("session/alice")
 CODE = CodeIdentity(refold="0.1.0", core=1)
@@ -81,19 +81,7 @@ def encoded(state: SessionState) -> bytes:
 
 def decoded(events: Sequence[SessionEvent], first_version: int = 1, stream: StreamName = STREAM) -> list[SessionEvent]:
     """Return `events` as they come back from a log."""
-    return [
-        SESSION_CODEC.decode(
-            StoredEvent(
-                position=version,
-                stream=stream,
-                version=version,
-                batch=first_version,
-                at=event.at,
-                data=SESSION_CODEC.encode(event),
-            )
-        )
-        for version, event in enumerate(events, first_version)
-    ]
+    return list(through_the_log(events, first_version, stream))
 
 
 class Batch(msgspec.Struct, frozen=True):

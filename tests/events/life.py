@@ -11,12 +11,11 @@ import random
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from typing import Literal, TextIO, get_args
 
 import msgspec
 
-from refold.events import SESSION_CODEC, SESSION_CORE, CommandRejected, SessionState, fold
+from refold.events import SESSION_CORE, CommandRejected, SessionState, fold
 from refold.events.core.content import (
     AnswerContent,
     Block,
@@ -31,7 +30,6 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import PureCore, Recorded, WaitUntil, plan, replan
-from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.model.refused import Part, RefusedParts
@@ -43,7 +41,7 @@ from tests.selfcheck.exhaustive.log_reader import ObservedSession
 from tests.selfcheck.exhaustive.properties import Properties
 from tests.selfcheck.exhaustive.rules import RULES, Rule
 from tests.selfcheck.exhaustive.scope import STREAM, UNHEARD_OF, Scope
-from tests.selfcheck.exhaustive.trial import ordinary_command
+from tests.selfcheck.exhaustive.trial import ordinary_command, through_the_log
 
 BEGAN_AT = 1_700_000_000_000_000
 RUN_TIMEOUT_US = 60_000_000
@@ -278,7 +276,7 @@ class Life:
             return
         self._expect("RETRY", not move.known, f"what is known of an attempt is recorded again: {planned.events}")
         self._state = planned.state
-        batch = _through_the_log(planned.events, len(self.log) + 1)
+        batch = through_the_log(planned.events, len(self.log) + 1)
         self.log.extend(batch)
         self.batches.append(batch)
         self._judge(batch, shown)
@@ -386,22 +384,6 @@ def _broken_history(draw: random.Random) -> tuple[Message, ...]:
                 blocks.append(draw.choice((TextBlock(text="Hi"), TextBlock(text=""), result)))
         messages.append(Message(role, tuple(blocks)))
     return tuple(messages)
-
-
-def _through_the_log(events: Sequence[SessionEvent], first: int) -> tuple[SessionEvent, ...]:
-    return tuple(
-        SESSION_CODEC.decode(
-            StoredEvent(
-                position=version,
-                stream=STREAM,
-                version=version,
-                batch=first,
-                at=event.at,
-                data=SESSION_CODEC.encode(event),
-            )
-        )
-        for version, event in enumerate(events, first)
-    )
 
 
 def main(steps: int, seed: int, out: TextIO) -> int:

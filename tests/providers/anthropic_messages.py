@@ -10,7 +10,6 @@ from anthropic.types import Message as OfficialMessage
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming, MessageCreateParamsStreaming
 from pydantic import BaseModel, TypeAdapter
 
-from refold import ProviderError
 from refold.events.model.messages import Delta, ModelResponse
 from refold.providers.anthropic.provider import AnthropicFormat
 from refold.providers.http.events import EventStreamReader
@@ -127,15 +126,6 @@ def read_chunks(chunks: list[bytes]) -> ModelResponse:
     for event in stream.end():
         reader.read(event)
     return reader.answer()
-
-
-def failure_in(events: list[dict[str, Any]]) -> ProviderError:
-    """Return the error that a stream of `events` ends with."""
-    try:
-        read_events(events)
-    except ProviderError as error:
-        return error
-    raise AssertionError("the stream was read as a complete answer")
 
 
 def checked_request(body: bytes, *, stream: bool = False) -> dict[str, Any]:

@@ -14,32 +14,9 @@ from refold.events.session.events import InputQueued, RunCompleted
 from refold.inspection.check import check_log
 from refold.stores.sqlite.ownership import LogOwnership
 from tests.conformance.sessions import HeldAnswer
+from tests.runtime.remote.conftest import begun, runtime_of
 
 T = TypeVar("T")
-CONFIG = refold.AgentConfig(model="m")
-
-
-@refold.tool(tier="confirm")
-def pay(amount: int) -> str:
-    """Pay."""
-    return "paid"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "events.db"
-
-
-def runtime_of(log: Path, *script: Any, **options: Any) -> refold.AgentRuntime:
-    provider = refold.ScriptedProvider(script or [refold.say("Said.")] * 50)
-    return refold.AgentRuntime(CONFIG, provider=provider, tools=[pay], log=log, **{"inbox_poll_s": 0.01, **options})
-
-
-async def begun(log: Path, *sessions: str) -> None:
-    """Make a log whose sessions have a run that ended."""
-    async with runtime_of(log) as runtime:
-        for session in sessions:
-            await (await runtime.session(session)).send("hello")
 
 
 async def hurried(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:

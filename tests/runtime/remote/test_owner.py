@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -33,18 +32,7 @@ from refold.remote.protocol import (
 from refold.stores import InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, Seen
-
-CONFIG = refold.AgentConfig(model="m")
-
-
-@refold.tool(tier="confirm")
-def pay(amount: int) -> str:
-    return "paid"
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "events.db"
+from tests.runtime.remote.conftest import begun, runtime_of
 
 
 @pytest.fixture
@@ -53,22 +41,6 @@ def beside(tmp_path: Path) -> Path:
     path = tmp_path / "no.db"
     path.touch()
     return path
-
-
-def runtime_of(log: Any, *script: Any, **options: Any) -> refold.AgentRuntime:
-    name = options.pop("name", "agent")
-    provider = refold.ScriptedProvider(script or [refold.say("Said.")] * 50)
-    return refold.AgentRuntime(
-        CONFIG, provider=provider, tools=[pay], log=log, name=name, **{"inbox_poll_s": 0.01, **options}
-    )
-
-
-async def begun(log: Path, *sessions: str) -> Inbox:
-    """Make a log whose sessions have a run that ended, and return its inbox."""
-    async with runtime_of(log) as runtime:
-        for session in sessions:
-            await (await runtime.session(session)).send("hello")
-    return Inbox(log, SystemClock())
 
 
 async def outcome(inbox: Inbox, entry: InboxEntry) -> InboxOutcome:

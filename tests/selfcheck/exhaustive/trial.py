@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from refold.events.core.errors import CommandRejected, RefoldError
+from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import Recorded, WaitUntil, plan, replan
 from refold.events.core.records import StoredEvent
 from refold.events.session import commands
@@ -134,7 +135,7 @@ class Trials:
         if move.known:
             findings.append(Finding("RETRY", f"what is known of an attempt is recorded again: {planned.events}"))
         try:
-            batch = _through_the_log(planned.events, observed.version + 1)
+            batch = through_the_log(planned.events, observed.version + 1)
             findings.extend(self._judge_replay(life, batch, planned.state))
         except CORE_ERRORS as error:
             return Tried([Finding("INV6", f"the batch cannot be read back: {type(error).__name__}: {error}")])
@@ -233,13 +234,15 @@ def ordinary_command(state: SessionState) -> commands.SessionCommand | None:
     return commands.AllowTurn() if state.run is not None and awaits_step(state.run) else None
 
 
-def _through_the_log(events: Sequence[ev.SessionEvent], first: int) -> tuple[ev.SessionEvent, ...]:
-    """Return `events` as they come back from a log."""
+def through_the_log(
+    events: Sequence[ev.SessionEvent], first: int, stream: StreamName = STREAM
+) -> tuple[ev.SessionEvent, ...]:
+    """Return `events`, of which `first` is the version of the first one, as they come back from a log."""
     return tuple(
         SESSION_CODEC.decode(
             StoredEvent(
                 position=version,
-                stream=STREAM,
+                stream=stream,
                 version=version,
                 batch=first,
                 at=event.at,
