@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,41 +94,39 @@ def test_leaky() -> None:
     result.assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize(
-    ("marker", "words"),
-    [
-        ("seeds=3", "is given agent=*"),
-        ("agent=good, seed=3", "does not know seed; it knows*"),
-        ("good", "is given agent=*"),
-        *((f"agent=good, seeds={seeds}", "is a number from 1 to 100,000 or*") for seeds in SEEDS),
-        ("agent=good, stand_ins='no'", "stand_ins=… of @pytest.mark.refold_scenarios is True or False*"),
-        ("agent=good, sessions=0", "sessions is a whole number from 1 to 10,000, and not 0*"),
-        ("agent=good, acts='3'", "acts is a whole number from 1 to 10,000, and not '3'*"),
-        ("agent=good, faults=-1", "faults_max is a whole number from 0 to 10,000, and not -1*"),
-        ("agent=good, store='disk'", "Scenario.store is one of 'memory', 'sqlite', and not 'disk'*"),
-        ("agent=good, wire='http'", "Scenario.wire is one of 'none', 'openai', 'anthropic', and not 'http'*"),
-    ],
-)
-def test_a_marker_that_cannot_work_says_what_it_knows(pytester: pytest.Pytester, marker: str, words: str) -> None:
-    result = ran(pytester, f"@pytest.mark.refold_scenarios({marker})\ndef test_it() -> None:\n    pass\n")
-    assert result.ret != 0
-    result.stdout.fnmatch_lines([f"*{words}"])
+WORDS_ABOUT = {
+    "seeds=3": "is given agent=",
+    "agent=good, seed=3": "does not know seed; it knows",
+    "good": "is given agent=",
+    **{f"agent=good, seeds={seeds}": "is a number from 1 to 100,000 or" for seeds in SEEDS},
+    "agent=good, stand_ins='no'": "stand_ins=… of @pytest.mark.refold_scenarios is True or False",
+    "agent=good, sessions=0": "sessions is a whole number from 1 to 10,000, and not 0",
+    "agent=good, acts='3'": "acts is a whole number from 1 to 10,000, and not '3'",
+    "agent=good, faults=-1": "faults_max is a whole number from 0 to 10,000, and not -1",
+    "agent=good, store='disk'": "Scenario.store is one of 'memory', 'sqlite', and not 'disk'",
+    "agent=good, wire='http'": "Scenario.wire is one of 'none', 'openai', 'anthropic', and not 'http'",
+    "agent=dict, seeds=1": "refold_scenarios is a class, dict, and no Agent, nor a function that makes one",
+    "agent=lambda: 3, seeds=1": "<lambda>() returned 3, which is no Agent",
+    "agent=lambda who: good, seeds=1": "of @pytest.mark.refold_scenarios cannot be called without who",
+    "agent=3, seeds=1": "of @pytest.mark.refold_scenarios is of type int and no Agent",
+    "agent='tests.scenarios.rehearsed:made_later', seeds=1": "rehearsed:made_later is an async function",
+}
+"""What is said of a marker that cannot work."""
 
 
-@pytest.mark.parametrize(
-    ("agent", "words"),
-    [
-        ("dict", "of @pytest.mark.refold_scenarios is a class, dict, and no Agent, nor a function that makes one*"),
-        ("lambda: 3", "*<lambda>() returned 3, which is no Agent*"),
-        ("lambda who: good", "of @pytest.mark.refold_scenarios cannot be called without who*"),
-        ("3", "of @pytest.mark.refold_scenarios is of type int and no Agent*"),
-        ("'tests.scenarios.rehearsed:made_later'", "tests.scenarios.rehearsed:made_later is an async function*"),
-    ],
-)
-def test_what_makes_no_agent_is_told(pytester: pytest.Pytester, agent: str, words: str) -> None:
-    result = ran(pytester, f"@pytest.mark.refold_scenarios(agent={agent}, seeds=1)\ndef test_it() -> None:\n    pass\n")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*{words}"])
+def test_markers_that_cannot_work_say_what_they_know_and_what_makes_no_agent(pytester: pytest.Pytester) -> None:
+    sources = {
+        f"test_{place}": f"{HEAD}@pytest.mark.refold_scenarios({marker})\ndef test_it() -> None:\n    pass\n"
+        for place, marker in enumerate(WORDS_ABOUT)
+    }
+    pytester.makepyfile(**sources)
+    reports: list[Any] = pytester.inline_run(*OPTIONS, "--continue-on-collection-errors").getreports()
+    said = {report.nodeid.partition("::")[0]: str(report.longrepr) for report in reports if report.failed}
+    assert {
+        marker: said.get(f"test_{place}.py")
+        for place, (marker, words) in enumerate(WORDS_ABOUT.items())
+        if words not in said.get(f"test_{place}.py", "")
+    } == {}
 
 
 def test_a_function_makes_an_agent_of_its_own_for_each_life(pytester: pytest.Pytester) -> None:

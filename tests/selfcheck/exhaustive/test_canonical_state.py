@@ -37,7 +37,7 @@ def successors(trials: Trials, moves: EnabledCommands, life: Life) -> Iterator[t
         yield move, step.key() if step is not None else None, step.life(life) if step is not None else None
 
 
-LONG = {"steps", "schedule", "queue", "finishing", "pairs"}
+LONG = {"steps", "schedule", "queue", "finishing", "pairs", "calls", "summaries"}
 """Scopes that take seconds."""
 
 
