@@ -25,6 +25,9 @@ EXACT_FLOATS_MAX = 2**53
 WAYS_MAX = 64
 """Most ways to fit a schema that are told apart; one that has more counts as one that accepts everything."""
 
+WAYS_TRIED_MAX = 4096
+"""Most combinations of parts that are looked at for that."""
+
 _WIDE_TEXT = re.compile(rb'"\s*-?\d{19,}\s*"')
 
 _NESTED = ("$ref", "allOf", "anyOf", "oneOf")
@@ -194,12 +197,14 @@ class InputSchema:
             if alternatives := _schemas(schema, keyword):
                 parts.append(way for item in alternatives for way in self._ways(item, seen))
         own = {keyword: value for keyword, value in schema.items() if keyword not in _NESTED}
-        for others in product(*(islice(part, WAYS_MAX + 1) for part in parts)):
-            way: JsonObject | None = own
-            for other in others:
+        for tried, others in enumerate(product(*(islice(part, WAYS_MAX + 1) for part in parts))):
+            way: JsonObject | None = own if tried < WAYS_TRIED_MAX else {}
+            for other in others if tried < WAYS_TRIED_MAX else ():
                 way = _both(way, other) if way is not None else None
             if way is not None:
                 yield way
+            if tried == WAYS_TRIED_MAX:
+                return
 
     def _target(self, reference: str) -> Json:
         """Return what a reference such as `#/$defs/Point` names, or None if the schema does not hold it."""

@@ -210,6 +210,7 @@ def test_what_a_history_of_chat_completions_holds_is_written_as_it_was(given_his
         ([ASKED, {"role": "tool", "name": "look", "content": "a"}], [ASKED, RESULT]),
         ([ASKED, {**RESULT, "tool_call_id": None, "name": "look"}], [ASKED, RESULT]),
         ([ASKED, {"role": "tool", "content": "a"}], [ASKED, RESULT]),
+        ([ASKED, {**RESULT, "content": {"n": 1}}], [ASKED, {**RESULT, "content": '{"n":1}'}]),
         (
             [
                 {"role": "assistant", "content": "", "thinking": "Hm.", "tool_calls": [NAMELESS, NAMELESS]},

@@ -148,7 +148,10 @@ class _Reader:
         name = message.get("name") or message.get("tool_name")
         call = self._book.answered(message.get("tool_call_id"), name, path)
         shown: list[GivenContent] = []
-        for part in self._parts(message.get("content"), path):
+        content = message.get("content")
+        if is_json_object(content):  # Some keep what the tool returned.
+            content = encoded(content).decode()
+        for part in self._parts(content, path):
             # A result of ours is text, images and documents; what else there is, is kept as its JSON.
             kept = isinstance(part, ProviderBlock)
             shown.append(TextBlock(text=encoded(part.data).decode()) if kept else part)  # type: ignore[union-attr,arg-type]

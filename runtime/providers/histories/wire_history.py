@@ -51,6 +51,15 @@ class WireHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What of the conversation is not in `messages`, by its place, such as `messages[3].logprobs`."""
 
 
+class _OpenCall(msgspec.Struct, frozen=True):
+    answer: int
+    """The number of the answer that it is in."""
+    given: str | None
+    """The id that it came with."""
+    name: str
+    id: ToolCallId
+
+
 class CallBook:
     """The calls of a history while it is read, so that each result finds its own.
 
@@ -60,9 +69,12 @@ class CallBook:
     """
 
     def __init__(self) -> None:
-        self._open: list[tuple[int, str | None, str, ToolCallId]] = []
-        """Of the calls without a result: number of the answer, id as given, name, id."""
+        self._open: dict[int, _OpenCall] = {}
+        """The calls without a result, by their number among all."""
+        self._waiting: dict[str | None, list[int]] = {}
+        """The numbers of those, by the id as given."""
         self._answers = 0
+        self._calls = 0
         self._ids: set[str] = set()
         self._answered: dict[str | None, ToolCallId] = {}
         """By the id as given, the call of that id that had its result last."""
@@ -74,15 +86,18 @@ class CallBook:
         self.settle()
         self._answers += 1
         named: list[ToolUseBlock] = []
+        here: set[str] = set()
         for number, call in enumerate(calls):
             given = call.provider_id or None
             name = given or f"call_{place}_{number}"
-            taken = {other.id for other in named} | (set() if given else self._ids)
-            while name in taken:
+            while name in here or (given is None and name in self._ids):
                 name += "_"
             named.append(msgspec.structs.replace(call, id=ToolCallId(name)))
+            here.add(name)
             self._ids.add(name)
-            self._open.append((self._answers, given, call.name, ToolCallId(name)))
+            self._calls += 1
+            self._open[self._calls] = _OpenCall(self._answers, given, call.name, ToolCallId(name))
+            self._waiting.setdefault(given, []).append(self._calls)
         return named
 
     def answered(self, given: Json, name: Json, path: str) -> ToolCallId:
@@ -97,24 +112,27 @@ class CallBook:
         """
         given = given if isinstance(given, str) and given else None
         name = name if isinstance(name, str) and name else None
-        fitting = [call for call in self._open if given is not None and call[1] == given]
+        fitting = self._waiting.get(given, []) if given is not None else []
         if not fitting and given in self._answered:
             return self._answered[given]  # A result that is there twice.
         if not fitting:
-            fitting = [call for call in self._open if None in (given, call[1]) and name in (None, call[2])]
+            numbers = list(self._open) if given is None else self._waiting.get(None, [])
+            fitting = [number for number in numbers if name in (None, self._open[number].name)]
             if not fitting and given is not None:
                 return ToolCallId(given)
             if not fitting:
                 of = f" of {name!r:.80}" if name is not None else ""
                 raise ConfigError(f"{path} is the result of a tool without an id, and no call{of} is open there")
-            fitting = [call for call in fitting if call[0] == fitting[-1][0]]
-            if len(fitting) > 1:
-                self._in_order.setdefault((fitting[0][0], name), path)
-        found = next(call for call in fitting if call[0] == fitting[-1][0])
-        self._open.remove(found)
-        if found[1] is not None:
-            self._answered[found[1]] = found[3]
-        return found[3]
+            last = self._open[fitting[-1]].answer
+            if len(fitting) > 1 and self._open[fitting[-2]].answer == last:
+                self._in_order.setdefault((last, name), path)
+        last = self._open[fitting[-1]].answer
+        number = next(number for number in fitting if self._open[number].answer == last)
+        found = self._open.pop(number)
+        self._waiting[found.given].remove(number)
+        if found.given is not None:
+            self._answered[found.given] = found.id
+        return found.id
 
     def settle(self) -> None:
         """Return if every result so far is certainly of the call that it was taken for.
@@ -123,7 +141,7 @@ class CallBook:
             ConfigError: one is not.
         """
         for (answer, name), path in self._in_order.items():
-            if any(call[0] == answer and name in (None, call[2]) for call in self._open):
+            if any(call.answer == answer and name in (None, call.name) for call in self._open.values()):
                 raise ConfigError(
                     f"{path} is the result of a tool without an id, and of several calls that it may belong to not all "
                     "have one; give it the id of its call"

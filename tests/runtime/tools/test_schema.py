@@ -230,6 +230,13 @@ def test_case_b08_what_may_be_meant_as_it_is_stays_untouched(value: Json, schema
     assert type(found) is type(value)
 
 
+def test_a_schema_of_more_ways_than_can_be_told_apart_changes_nothing() -> None:
+    kinds: list[Json] = [{"type": kind} for kind in ("string", "integer", "array", "boolean")]
+    for parts in ([{"anyOf": kinds}] * 20, [{"anyOf": [*kinds[:place], *kinds]} for place in range(9)]):
+        assert repaired("3", {"allOf": parts}) == "3"
+        assert problem_of(3, {"allOf": parts}) is None
+
+
 def test_repairing_leaves_the_given_arguments_as_they_are() -> None:
     schema = schema_of({"plan": {"type": "array", "items": {"type": "object"}}})
     arguments: JsonObject = {"plan": ["{}"]}
