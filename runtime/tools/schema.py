@@ -25,7 +25,7 @@ EXACT_FLOATS_MAX = 2**53
 WAYS_MAX = 64
 """Most ways to fit a schema that are told apart; one that has more counts as one that accepts everything."""
 
-WAYS_TRIED_MAX = 4096
+WAYS_TRIED_MAX = 512
 """Most combinations of parts that are looked at for that."""
 
 _WIDE_TEXT = re.compile(rb'"\s*-?\d{19,}\s*"')

@@ -111,6 +111,7 @@ def openai_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
         answer: dict[str, Any] = {"role": "assistant", "content": draw(openai_answers)}
         sometimes(draw, answer, refusal=words, audio=spoken, annotations=[ANNOTATION], name=names, logprobs={"n": 2})
         sometimes(draw, answer, reasoning_content=words, reasoning_details=[{"type": "reasoning.text", "text": "H."}])
+        sometimes(draw, answer, reasoning={"summary": "S."}, function_call={"name": "old", "arguments": '{"q": 7}'})
         calls, results, late = draw(openai_calls(turn))
         named = bool(calls) or draw(st.booleans())
         messages.append({**answer, "tool_calls": calls} if named else answer)

@@ -46,6 +46,8 @@ from refold.providers.histories.wire_history import (
 )
 from refold.providers.http.wire import encoded
 
+_RESULT_FIELDS = {"type": str, "tool_use_id": str, "name": str, "content": object, "is_error": bool}
+
 
 def history_from_anthropic(given: WireMessages) -> WireHistory:
     """Return a history of the Messages API as ours.
@@ -66,7 +68,7 @@ def history_from_anthropic(given: WireMessages) -> WireHistory:
     read: list[Message] = []
     for place, message in enumerate(messages):
         path = f"messages[{place}]"
-        left_out += others(message, ("role", "content"), path)
+        left_out += others(message, {"role": str, "content": object}, path)
         match message.get("role"):
             case "system" if not any(message.content for message in read):
                 system += _system_texts(message.get("content"), f"{path}.content", left_out)
@@ -131,7 +133,7 @@ def _block(part: Json, path: str, book: CallBook, left_out: list[str]) -> Block:
         raise ConfigError(f"{path} is no object with a type")
     match part["type"]:
         case "text" if isinstance(part.get("text"), str):
-            left_out += others(part, ("type", "text"), path)
+            left_out += others(part, {"type": str, "text": str}, path)
             return TextBlock(text=str(part["text"]))
         case "image" if (image := _image(part)) is not None:
             return image
@@ -187,7 +189,7 @@ def _result(part: JsonObject, path: str, book: CallBook, left_out: list[str]) ->
         block = _block(item, f"{path}.content[{number}]", book, left_out)
         # A result of ours is text, images and documents; what else there is, is kept as its JSON.
         blocks.append(block if isinstance(block, GivenContent) else TextBlock(text=encoded(item).decode()))
-    left_out += others(part, ("type", "tool_use_id", "name", "content", "is_error"), path)
+    left_out += others(part, _RESULT_FIELDS, path)
     failed = part.get("is_error") is True
     return ToolResultBlock(tool_use_id=call, content=without_blanks(blocks), is_error=failed)
 

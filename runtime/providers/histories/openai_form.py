@@ -61,10 +61,20 @@ _TEXT_TYPES = (None, "text", "input_text", "output_text")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Fields of a message; where there are more they say the same, so the first counts."""
 
-_ANSWER_FIELDS = (
-    *("role", "content", "refusal", "tool_calls", "function_call", "name", "audio", "annotations", "images"),
-    *("extra_content", "reasoning_details"),
-)
+_FIELDS: dict[str, type] = {"role": str, "content": object}
+_USER_FIELDS: dict[str, type] = {**_FIELDS, "name": str, "images": list}
+_RESULT_FIELDS: dict[str, type] = {**_FIELDS, "tool_call_id": str, "name": str, "tool_name": str}
+_ANSWER_FIELDS: dict[str, type] = {
+    **dict.fromkeys(_THOUGHTS, str),
+    **_USER_FIELDS,
+    "refusal": str,
+    "tool_calls": object,
+    "function_call": dict,
+    "audio": dict,
+    "annotations": list,
+    "extra_content": dict,
+    "reasoning_details": list,
+}
 
 _IMAGE_BEGINNINGS = {
     b"\x89PNG": "image/png",
@@ -131,7 +141,7 @@ class _Reader:
         parts = self._parts(message.get("content"), path)
         self._system.append("\n\n".join(part.text for part in parts if isinstance(part, TextBlock)))
         self._left_out += [f"{path}: {type(part).__name__}" for part in parts if not isinstance(part, TextBlock)]
-        self._left_out += others(message, ("role", "content"), path)
+        self._left_out += others(message, _FIELDS, path)
 
     def _read_user(self, message: JsonObject, role: str, path: str) -> None:
         mark: JsonObject = {} if role == "user" else {"role": role}
@@ -141,7 +151,7 @@ class _Reader:
         blocks += self._images(message.get("images"), path)
         if mark and not any(isinstance(block, GivenContent) for block in blocks):
             self._left_out += [f"{path}.{field}" for field in mark]
-        self._left_out += others(message, ("role", "content", "name", "images"), path)
+        self._left_out += others(message, _USER_FIELDS, path)
         self._messages.append(Message("user", tuple(marked(block, mark) for block in blocks)))
 
     def _read_result(self, message: JsonObject, path: str) -> None:
@@ -153,9 +163,8 @@ class _Reader:
             content = encoded(content).decode()
         for part in self._parts(content, path):
             # A result of ours is text, images and documents; what else there is, is kept as its JSON.
-            kept = isinstance(part, ProviderBlock)
-            shown.append(TextBlock(text=encoded(part.data).decode()) if kept else part)  # type: ignore[union-attr,arg-type]
-        self._left_out += others(message, ("role", "content", "tool_call_id", "name", "tool_name"), path)
+            shown.append(TextBlock(text=encoded(part.data).decode()) if isinstance(part, ProviderBlock) else part)
+        self._left_out += others(message, _RESULT_FIELDS, path)
         self._messages.append(Message("user", (ToolResultBlock(tool_use_id=call, content=tuple(shown)),)))
 
     def _answer(self, message: JsonObject, place: int, path: str) -> tuple[Block, ...]:
@@ -168,8 +177,8 @@ class _Reader:
             extra.update({vendor: kept} if kept else {})
         if extra:
             fields["extra_content"] = extra
-        if message.get("name"):
-            fields["name"] = message["name"]
+        if name := text_field(message, "name"):
+            fields["name"] = name
         if audio and isinstance(spoken := audio.get("transcript"), str) and spoken.strip():
             said.append(TextBlock(text=spoken, provider_data={OPENAI: {"audio": audio}}))
         elif audio:
@@ -193,7 +202,7 @@ class _Reader:
         given = [(field, text) for field in _THOUGHTS if (text := text_field(message, field))]
         text = given[0][1] if given else ""
         self._left_out += [f"{path}.{field}" for field, other in given if other != text]
-        self._left_out += others(message, (*_ANSWER_FIELDS, *_THOUGHTS), path)
+        self._left_out += others(message, _ANSWER_FIELDS, path)
         details = message.get("reasoning_details")
         if not is_json_array(details) or not details:
             return [ThinkingBlock(thinking=text)] if text else []
@@ -204,7 +213,7 @@ class _Reader:
     def _said(self, message: JsonObject, path: str) -> list[Block]:
         content = message.get("content")
         if not isinstance(content, str) or not content.strip():
-            return self._parts(content, path)
+            return [_thought_in(part) or part for part in self._parts(content, path)]
         vendors = object_field(message, "extra_content").values()
         tagged: TaggedThoughts | None = None
         if content.startswith("<thought>") and any(is_json_object(v) and v.get("thought") is True for v in vendors):
@@ -224,8 +233,9 @@ class _Reader:
         calls: list[Json] = [given] if is_json_object(given) else given if is_json_array(given) else []
         if calls != given and [given] != calls:
             raise ConfigError(f"{path} has tool_calls that are no list")
-        if not calls and (legacy := object_field(message, "function_call")):
-            calls = [{"function": legacy}]
+        if legacy := object_field(message, "function_call"):
+            self._left_out += [f"{path}.function_call"] if calls else []
+            calls = calls or [{"function": legacy}]
         read: list[ToolUseBlock] = []
         for number, call in enumerate(calls):
             assembly = CallAssembly(OPENAI, ToolNames())
@@ -239,7 +249,7 @@ class _Reader:
             read.append(call_of(uses[0], f"{path}.tool_calls[{number}]", self._left_out))
         return read
 
-    def _parts(self, content: object, path: str) -> list[Block]:
+    def _parts(self, content: object, path: str) -> list[GivenContent | ProviderBlock]:
         if content is None:
             return []
         if isinstance(content, str):
@@ -250,26 +260,24 @@ class _Reader:
             without_blanks(self._part(part, f"{path}.content[{number}]") for number, part in enumerate(content))
         )
 
-    def _part(self, part: Json, path: str) -> Block:
+    def _part(self, part: Json, path: str) -> GivenContent | ProviderBlock:
         if isinstance(part, str):
             return TextBlock(text=part)
         if not is_json_object(part):
             raise ConfigError(f"{path} is neither a text nor an object")
         kind = part.get("type")
         if kind in _TEXT_TYPES and isinstance(text := part.get("text"), str):
-            self._left_out += others(part, ("type", "text", "cache_control"), path)
+            self._left_out += others(part, {"type": str, "text": str, "cache_control": object}, path)
             return TextBlock(text=text)
         if kind == "refusal" and isinstance(text := part.get("refusal"), str):
             return marked(TextBlock(text=text), {"refusal": True})
-        if kind == "thinking" and (thoughts := thoughts_in(part.get("thinking"))):
-            return ThinkingBlock(thinking=thoughts)
         known = all(field in ("type", "image_url", "file", "cache_control") for field in part)
         media = (_image(part.get("image_url")) or _document(part.get("file"))) if known else None
         return media or ProviderBlock(provider=OPENAI, data=part)
 
-    def _images(self, images: Json, path: str) -> list[Block]:
+    def _images(self, images: Json, path: str) -> list[GivenContent | ProviderBlock]:
         """Return images that a message has beside its content: OpenRouter's as parts, Ollama's as base64."""
-        blocks: list[Block] = []
+        blocks: list[GivenContent | ProviderBlock] = []
         for number, image in enumerate(images if is_json_array(images) else []):
             if is_json_object(image):
                 blocks.append(self._part(image, f"{path}.images[{number}]"))
@@ -281,6 +289,14 @@ class _Reader:
             else:
                 blocks.append(ImageBlock(media_type=kind, data=content))
         return blocks
+
+
+def _thought_in(part: GivenContent | ProviderBlock) -> ThinkingBlock | None:
+    """Return the thought that a part is, as Mistral has them within the content of an answer."""
+    if not isinstance(part, ProviderBlock) or part.data.get("type") != "thinking":
+        return None
+    thoughts = thoughts_in(part.data.get("thinking"))
+    return ThinkingBlock(thinking=thoughts) if thoughts else None
 
 
 def _with_data(block: Block, data: JsonObject) -> Block:

@@ -6,9 +6,9 @@ A mark is what a message says of itself that our messages do not: that the syste
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final, TypeAlias, TypeGuard, TypeVar
+from typing import Final, TypeAlias, TypeGuard, TypeVar, cast
 
 import msgspec
 
@@ -37,7 +37,7 @@ MARK: Final = "history"
 WireMessages: TypeAlias = Sequence[JsonObject] | JsonObject
 """A list of messages, or the body of a request that has them."""
 
-Markable = TypeVar("Markable", TextBlock, ImageBlock, DocumentBlock)
+B = TypeVar("B", bound=Block)
 
 
 class WireHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,9 +167,10 @@ def messages_in(given: WireMessages) -> tuple[JsonObject, list[JsonObject]]:
     return body, checked
 
 
-def others(given: JsonObject, known: Sequence[str], path: str) -> list[str]:
-    """Return the places of the fields that say something and are not `known`."""
-    return [f"{path}.{field}" for field, value in given.items() if field not in known and value not in (None, "", [])]
+def others(given: JsonObject, known: Mapping[str, type], path: str) -> list[str]:
+    """Return the places of fields that say something and are not `known`, or are not of the type that is known."""
+    said = {field: value for field, value in given.items() if value not in (None, "", [], {})}
+    return [f"{path}.{field}" for field, value in said.items() if not isinstance(value, known.get(field, type(None)))]
 
 
 def call_of(use: ToolUse, path: str, left_out: list[str]) -> ToolUseBlock:
@@ -185,11 +186,11 @@ def call_of(use: ToolUse, path: str, left_out: list[str]) -> ToolUseBlock:
     return msgspec.structs.replace(block, malformed_input=clean_text(given[:ARGUMENTS_BYTES_MAX]))
 
 
-def marked(block: Block, mark: JsonObject) -> Block:
+def marked(block: B, mark: JsonObject) -> B:
     """Return a block with a mark; what only one provider knows has none."""
     if not mark or not isinstance(block, TextBlock | ImageBlock | DocumentBlock):
         return block
-    return msgspec.structs.replace(block, provider_data={**(block.provider_data or {}), MARK: mark})
+    return cast("B", msgspec.structs.replace(block, provider_data={**(block.provider_data or {}), MARK: mark}))
 
 
 def data_of(block: Block, name: str) -> JsonObject:
