@@ -5,7 +5,8 @@ import asyncio.constants
 import gc
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -70,6 +71,21 @@ def work_put(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(SerialWorker, "put", counted)
     return given
+
+
+@pytest.fixture
+async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
+    """Fail a test after which a task is pending, or during which something was reported to the loop."""
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert left == set()
+    gc.collect()
+    assert reported == []
+    loop.set_exception_handler(None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """Any life of a hosted actor: poison, failing appends, changed messages, restarts in any order; INV6 at its end."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,30 +11,9 @@ from hypothesis import strategies as st
 from refold.actors import Hosted
 from refold.events import CommandRejected, CoreFailed
 from refold.events.core.errors import PersistenceError
-from refold.events.core.ids import PayloadHash
-from refold.events.core.records import Appended, EncodedBatch
 from refold.inspection.check import check_log
-from refold.stores import InMemoryStore
+from tests.actors.test_event_sourced import FaultyStore
 from tests.actors.test_hosting import Break, Collect, Collected, Command, Drop, JobCore, Jobs, Want, World
-
-
-class FaultyStore(InMemoryStore):
-    """Fails the next append before or after it took effect, where it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fault = ""
-
-    async def append(
-        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
-    ) -> list[Appended]:
-        fault, self.fault = self.fault, ""
-        if fault == "before":
-            raise PersistenceError("the disk is full")
-        appended = await super().append(batches, payloads)
-        if fault == "after":
-            raise PersistenceError("the disk went away", outcome_unknown=True)
-        return appended
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -103,10 +82,10 @@ async def live(world: World, given_steps: Sequence[msgspec.Struct]) -> None:
                     await world.clock.settle()
                     change(world, own.command)
                 elif isinstance(step, Fault):
-                    world.store.fault = step.when  # type: ignore[attr-defined]
+                    world.store.faults = [step.when]  # type: ignore[attr-defined]
                 elif isinstance(step, Advance):
                     await world.clock.advance(step.seconds)
-            world.store.fault = ""  # type: ignore[attr-defined]
+            world.store.faults = []  # type: ignore[attr-defined]
             for seconds in (0, 100):  # With the instance that lived through it, and with one made after it was let go.
                 await world.clock.advance(seconds)
                 if await world.store.head("jobs/one") is not None:

@@ -5,7 +5,6 @@ cancelled and nothing of it goes on; and a closed runtime leaves nothing on the 
 """
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
@@ -21,20 +20,7 @@ from refold.inspection.check import check_log
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.sessions import TERMINAL, HeldAnswer, Parked, Seen, types_of
 
-
-@pytest.fixture(autouse=True)
-async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
-    """Fail a test after which a task is pending, or during which something was reported to the loop."""
-    reported: list[dict[str, Any]] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    before = asyncio.all_tasks()
-    yield
-    left = asyncio.all_tasks() - before - {asyncio.current_task()}
-    assert left == set()
-    gc.collect()
-    assert reported == []
-    loop.set_exception_handler(None)
+pytestmark = pytest.mark.usefixtures("nothing_is_left_on_the_loop")
 
 
 @refold.tool(tier="observe")

@@ -8,8 +8,7 @@ nothing waits for ever. Time is moved by hand.
 import asyncio
 import contextlib
 import os
-import resource
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.crashes import OPENING, assert_sound_file
 from tests.conformance.failing_store import FOR_EVER, FailingStore, Hold, MakeError, When
 from tests.conformance.sessions import CONFIG, HeldAnswer, assert_sound, results_of
+from tests.stores.conftest import files_limited_to
 
 PATIENT: dict[str, Any] = {"append_timeout_s": 1e6, "ask_timeout_s": 1e6}
 """For tests in which time passes by hand while a thread may still be writing a file."""
@@ -733,17 +733,6 @@ async def test_c2_what_is_evidence_only_may_be_refused_for_ever(
 
 
 # A file that cannot be written
-
-
-@contextlib.contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
-    """Let no file grow beyond so many bytes, as a disk that is full does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class Interrupted:

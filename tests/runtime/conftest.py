@@ -39,19 +39,25 @@ def log_file(samples: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working directory with the modules `agents` and `tills`, which this process forgets afterwards, and no keys."""
-    for name in ("agents", "tills"):
-        shutil.copy(Path(__file__).with_name(f"sample_{name}.py"), tmp_path / f"{name}.py")
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory whose modules this process forgets afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in PROVIDER_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
     known = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - known:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+@pytest.fixture
+def folder(working_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the modules `agents` and `tills`, and no keys."""
+    for name in ("agents", "tills"):
+        shutil.copy(Path(__file__).with_name(f"sample_{name}.py"), working_directory / f"{name}.py")
+    for name in PROVIDER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return working_directory
 
 
 @pytest.fixture

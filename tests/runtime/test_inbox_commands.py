@@ -6,8 +6,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +50,10 @@ hanger = agent_of(hang)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working directory with the module `agents`, which this process forgets afterwards."""
-    tmp_path.joinpath("agents.py").write_text(AGENTS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    known = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - known:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
+def folder(working_directory: Path) -> Path:
+    """A working directory with the module `agents`."""
+    working_directory.joinpath("agents.py").write_text(AGENTS)
+    return working_directory
 
 
 def refold(*arguments: object, **given: Any) -> Result:

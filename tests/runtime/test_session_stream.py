@@ -1,7 +1,6 @@
 """A run as a stream: what is yielded, what leaving does, and what becomes of errors."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -16,18 +15,7 @@ from tests.runtime.talking import talking
 CONFIG = refold.AgentConfig(model="m", streaming=True)
 
 
-@pytest.fixture(autouse=True)
-async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
-    """Fail a test after which a task is pending, or during which something was reported to the loop."""
-    reported: list[dict[str, Any]] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    before = asyncio.all_tasks()
-    yield
-    assert asyncio.all_tasks() - before - {asyncio.current_task()} == set()
-    gc.collect()
-    assert reported == []
-    loop.set_exception_handler(None)
+pytestmark = pytest.mark.usefixtures("nothing_is_left_on_the_loop")
 
 
 def streaming(

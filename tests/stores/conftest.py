@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,3 +31,14 @@ def unprivileged() -> Iterator[Path]:
             yield Path(folder)
         finally:
             os.setresuid(0, 0, 0)
+
+
+@contextlib.contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes: a real I/O error from the operating system, as of a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

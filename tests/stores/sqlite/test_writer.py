@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import functools
-import resource
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from refold.stores.guarding.log_place import LogPlace
 from refold.stores.sample_batches import batch, payload
 from refold.stores.sqlite.append import LogWriter
 from refold.stores.sqlite.file import prepare_for_writing
+from tests.stores.conftest import files_limited_to
 
 POINTS = ("append.begun", "append.inserted", "append.committed")
 
@@ -176,17 +176,6 @@ async def test_reopening_by_hand_ends_the_doubt(log: Path) -> None:
         assert await versions(store) == []
         await store.append([batch("session/a", 0)])
         assert incarnation(log) == 2
-
-
-@contextlib.contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
-    """Let no file grow beyond so many bytes: a real I/O error from the operating system."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def test_a_real_io_error_loses_nothing_that_was_acknowledged(log: Path) -> None:
