@@ -4,9 +4,9 @@
     await retain("events.db", timedelta(days=90))                       # Where no runtime owns the log.
 
 Read `refold.keeping.deletion` first. A session is judged together with those that its calls began: all of them must
-have ended and be old enough, and they go together. The rules: nothing is deleted before its archive is on the disk, was
-read again from there, and holds every stream up to the very end that is deleted; and what a process that died has left
-to do is done by the next call.
+have ended and be old enough, with no command waiting for them in the inbox, and they go together. The rules: nothing is
+deleted before its archive is on the disk, was read again from there, and holds every stream up to the very end that is
+deleted; and what a process that died has left to do is done by the next call.
 """
 
 import asyncio
@@ -139,7 +139,8 @@ async def retain_in_log(
     """
     _check(older_than, statuses, archive)
     until = log.clock.now_us() - older_than // timedelta(microseconds=1)
-    families, damaged = await _due(log.store, until, statuses)
+    waiting = frozenset(await log.inbox.sessions_waiting()) if log.inbox is not None else frozenset[str]()
+    families, damaged = await _due(log.store, until, statuses, waiting)
     roots = tuple(_session(family[0]) for family in families)
     retention = Retention(until=until, dry_run=dry_run, sessions=roots, damaged=damaged)
     if dry_run or not families:
@@ -187,16 +188,22 @@ def _session(head: StreamHead) -> SessionId:
 
 
 async def _due(
-    store: ErasableLog, until: int, statuses: Collection[EndedStatus]
+    store: ErasableLog, until: int, statuses: Collection[EndedStatus], waiting: Collection[str]
 ) -> tuple[list[list[StreamHead]], tuple[SessionId, ...]]:
-    """Return the families of which every session has ended, none of them after a time; and the damaged sessions."""
+    """Return the families of which every session has ended, none of them after a time; and the damaged sessions.
+
+    Args:
+        waiting: sessions with commands that wait in the inbox, and will go on.
+    """
     listed = {each.session: each for each in await list_sessions(store)}
     families: dict[SessionId, list[ListedSession]] = {}
     for each in listed.values():
         families.setdefault(_root(each, listed), []).append(each)
     due: list[list[StreamHead]] = []
     for root, family in families.items():
-        if listed[root].status not in statuses or not all(_has_ended(each, until) for each in family):
+        if listed[root].status not in statuses or not all(
+            _has_ended(each, until) and each.session not in waiting for each in family
+        ):
             continue
         others = [each.session for each in family if each.session != root]
         heads = [await store.head(f"{SESSION_KIND}/{session}") for session in (root, *others)]

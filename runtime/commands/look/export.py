@@ -14,7 +14,10 @@ from refold.commands.output import safe_json, tell
 @command
 async def export(
     log: LogArgument,
-    output: Annotated[Path | None, option("--output", "FILE", "Write this new file, not stdout.", short="-o")] = None,
+    output: Annotated[
+        Path | None,
+        option("--output", "FILE", "Write this new file, not stdout; NAME.jsonl.gz is compressed.", short="-o"),
+    ] = None,
     session: Annotated[list[str] | None, option("--session", "SESSION", "Only this session; may be repeated.")] = None,
     stream: Annotated[
         list[str] | None,

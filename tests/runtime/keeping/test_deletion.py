@@ -242,3 +242,37 @@ def test_traces_that_sqlite_did_not_overwrite_are_found_and_go_when_the_file_is_
     assert asyncio.run(delete_session(log, "bob")).remains == (str(log),)
     assert run("compact", log).exit_code == 0
     assert found(tmp_path, "alice") == found(tmp_path, "bob") == {}
+
+
+@pytest.mark.parametrize("name", ['o"h\\no', "zoë 🦊", "a/b", "call_1_0", "x" * 512])
+def test_any_name_is_deleted_and_its_neighbours_stay(tmp_path: Path, name: str) -> None:
+    log = tmp_path / "events.db"
+
+    async def fill() -> None:
+        async with talking(log) as runtime:
+            for each in (name, "a", "a/b/c"):
+                assert (await (await runtime.session(each)).send("canary-neighbour-input")).text
+
+    asyncio.run(fill())
+    told = json.loads(run("delete", log, "--json", "--", name).stdout)
+    assert (told["session"], len(told["streams"])) == (name, 2)
+    assert [each["stream"] for each in told["named_in"]] == ["memory/main"]
+    left = {each["session"] for each in json.loads(run("sessions", log, "--json").stdout)["sessions"]}
+    assert {"a", "a/b/c"} <= left
+    assert name not in left
+    asyncio.run(assert_sound(log))
+
+
+def test_a_damaged_session_can_be_deleted(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    talked(log, "alice", "bob")
+    with closing(sqlite3.connect(log, isolation_level=None)) as connection:
+        connection.execute(
+            "UPDATE events SET data = replace(data, 'session.input_queued', 'session.never_was') WHERE stream ="
+            " (SELECT id FROM streams WHERE name = 'session/alice')"
+        )
+    assert run("check", log).exit_code == 1
+    assert run("retain", log, "--older-than", "0s", "--status", "idle").stdout.endswith("`refold check` says why\n")
+    assert run("delete", log, "alice").exit_code == 0
+    assert found(tmp_path, "alice") == {}
+    asyncio.run(assert_sound(log))

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from refold import ConfigError, LogInUse, PersistenceError
-from refold.actors import ManualClock
+from refold.actors import ManualClock, SystemClock
 from refold.inspection.export import export_to_file
 from refold.keeping import compact, delete_session, retain
+from refold.remote.protocol import Inbox, InboxSend
 from refold.stores import SQLiteStore
 from refold.stores.keeping.erasing import erase
 from tests.runtime.command_line import error_of, run
@@ -99,8 +100,12 @@ async def test_what_goes_on_stays(tmp_path: Path) -> None:
         await model.asked.wait()
         assert (await runtime.retain(timedelta(0))).sessions == ()
     await asyncio.gather(sending, return_exceptions=True)
+    async with talking(log, auto_resume=False) as runtime:
+        await talk(runtime, "bob")
+    await Inbox(log, SystemClock()).put("bob", InboxSend(text="And now?"), "key")
     assert (await retain(log, timedelta(0))).sessions == ()
     await delete_session(log, "alice", cancel=True)
+    await delete_session(log, "bob")
 
 
 async def test_a_session_that_is_appended_to_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
