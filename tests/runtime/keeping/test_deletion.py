@@ -244,7 +244,7 @@ def test_traces_that_sqlite_did_not_overwrite_are_found_and_go_when_the_file_is_
     assert found(tmp_path, "alice") == found(tmp_path, "bob") == {}
 
 
-@pytest.mark.parametrize("name", ['o"h\\no', "zoë 🦊", "a/b", "call_1_0", "x" * 512])
+@pytest.mark.parametrize("name", ['o"h\\no 🦊', "a/b", "x" * 512])
 def test_any_name_is_deleted_and_its_neighbours_stay(tmp_path: Path, name: str) -> None:
     log = tmp_path / "events.db"
 
