@@ -105,8 +105,8 @@ def _check_messages(messages: list[dict[str, Any]], names: list[str]) -> None:
         calls = message.get("tool_calls", ())
         assert calls != []
         for call in calls:
-            names.append(call["function"]["name"])
-            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+            names.append(call[call["type"]]["name"])
+            assert call["type"] == "custom" or isinstance(json.loads(call["function"]["arguments"]), dict)
             assert CALL_ID.fullmatch(call["id"])
         waiting = [call["id"] for call in calls]
         assert len(set(waiting)) == len(waiting)

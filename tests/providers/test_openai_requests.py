@@ -107,6 +107,24 @@ def test_calls_go_out_under_our_ids_and_results_follow_at_once_in_their_order() 
     ]
 
 
+def test_what_was_imported_goes_back_as_far_as_the_api_takes_it() -> None:
+    imported = ProviderBlock(
+        provider="openai", data={"audio": {"id": "audio_1", "data": "UklG"}, "name": "Max", "annotations": [1]}
+    )
+    custom = call("call_2_0", "run", {"input": "print(1)"}, provider_data={"openai": {"type": "custom"}})
+    answered, done = sent(user("Go"), assistant(imported, custom), user(result("call_2_0", "1")))["messages"][2:]
+    assert answered == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": wire_id("call_2_0"), "type": "custom", "custom": {"name": "run", "input": "print(1)"}},
+        ],
+        "audio": {"id": "audio_1"},
+        "name": "Max",
+    }
+    assert done["tool_call_id"] == wire_id("call_2_0")
+
+
 def test_an_error_says_so_in_its_text_once() -> None:
     body = sent(
         user("Go"),
