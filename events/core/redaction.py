@@ -10,6 +10,7 @@ import base64
 import functools
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NewType, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -29,6 +30,18 @@ VALUE_CHARACTERS_MIN: Final = 6
 
 BASE64_CHARACTERS_MIN: Final = 12
 """A value is looked for in base64 where so many of its characters are certain."""
+
+HEAD_CHARACTERS: Final = 4
+"""By so many first characters values are found that a text may end in the beginning of; none is shorter."""
+
+PLAIN_MIN: Final = 64
+"""More needles than this are first looked for in the long words of a text."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9+/=_.~-]+")
+
+CLEAN_MAX: Final = 8
+CLEAN_CHARACTERS: Final = (2_000, 1_000_000)
+"""So many texts, from so many characters to so many, are remembered as clean."""
 
 OPAQUE: Final = frozenset({"digest", "fingerprint", "hash", "sent", "signature", "timer"})
 """Fields of Refold's own that hold digests and the like, in which a pattern could find anything."""
@@ -89,10 +102,20 @@ class Redaction:
             [*fields, *(field for other in others for field in other._fields)]
         )
         self._needles = _each_once([needle for value in self._values for needle in _spellings(value)])
-        self._json_needles = tuple(needle.encode() for needle in self._needles)
+        plain = [needle for needle in self._needles if _PLAIN.fullmatch(needle)]
+        self._plain: tuple[str, ...] = tuple(plain) if len(plain) > PLAIN_MIN else ()
+        self._others = tuple(needle for needle in self._needles if not self._plain or needle not in plain)
+        self._plain_size = min(map(len, plain), default=0)
+        self._shortest = min(map(len, self._needles), default=0)
+        self._runs = re.compile(rf"[A-Za-z0-9+/=_.~-]{{{self._plain_size},}}")
+        self._json_needles = tuple(needle.encode() for needle in self._others)
+        self._clean: deque[str] = deque(maxlen=CLEAN_MAX)
+        """Long texts without secrets, which come by again on their way into the log."""
         self._viewed = _each_once([form for value in self._values for form in _forms_in_view(value)])
-        odd = any(character in value for value in self._values for character in '"\\\n\r\t\b\f')
-        self._escape = _ANY_ESCAPE if odd else _ESCAPE
+        self._beginnings = _Beginnings(self._needles)
+        self._viewed_beginnings = _Beginnings(self._viewed)
+        self._odd = any(character in value for value in self._values for character in '"\\\n\r\t\b\f')
+        self._escape = _ANY_ESCAPE if self._odd else _ESCAPE
 
     def __bool__(self) -> bool:
         """Whether it knows anything to look for."""
@@ -106,7 +129,14 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """Return `text` without the secrets."""
-        return _replaced(text, self.spans(text))
+        if not CLEAN_CHARACTERS[0] <= len(text) <= CLEAN_CHARACTERS[1]:
+            return _replaced(text, self.spans(text))
+        if any(text is known for known in self._clean):
+            return text
+        cleaned = _replaced(text, self.spans(text))
+        if cleaned is text:
+            self._clean.append(text)
+        return cleaned
 
     def data(self, data: bytes) -> bytes:
         """Return bytes without the secrets: text where it is UTF-8, else as many asterisks."""
@@ -131,8 +161,6 @@ class Redaction:
         Raises:
             CommandRejected: its key holds one; two keys must not become the same.
         """
-        if not self._may_hold(command):
-            return command
         cleaned = self.value(command)
         if getattr(cleaned, "key", None) != getattr(command, "key", None):
             raise CommandRejected("the key of the command holds what is not to be recorded; choose another key")
@@ -157,7 +185,9 @@ class Redaction:
         """Return whether one of the values is in JSON, however it is spelled."""
         if any(needle in data for needle in self._json_needles):
             return True
-        if self._values and (b"\\" in data or b"%" in data):
+        if self._plain and self._may_hold_plain(data.decode("latin-1")):
+            return True
+        if self._values and (b"%" in data or b"\\u" in data or b"\\/" in data or (self._odd and b"\\" in data)):
             return next(self._escaped_spans(data.decode(errors="replace")), None) is not None
         return False
 
@@ -204,12 +234,12 @@ class Redaction:
 
     def held_back(self, text: str) -> int:
         """Return how many characters at the end of `text` may be the beginning of one of the values."""
-        longest = _longest_beginning(text, self._needles)
+        longest = self._beginnings.longest_at_end(text)
         if self._values and ("\\" in text or "%" in text):
             begun = _BEGUN_ESCAPE.search(text)
             whole = text[: begun.start()] if begun is not None else text
             view, place = _unescaped(whole, self._escape)
-            held = _longest_beginning(view, self._viewed)
+            held = self._viewed_beginnings.longest_at_end(view)
             start = place(len(view) - held)[0] if held else len(whole)
             if held or begun is not None:
                 longest = max(longest, len(text) - start)
@@ -217,8 +247,17 @@ class Redaction:
 
     # Where the secrets are in one text
 
+    def _may_hold_plain(self, text: str) -> bool:
+        """Tell whether one of the needles that are words is in a text. Of prose only few words are long enough."""
+        words = [word for word in text.split() if len(word) >= self._plain_size]
+        runs = "\n".join(run for word in words for run in self._runs.findall(word))
+        return bool(runs) and any(needle in runs for needle in self._plain)
+
     def _literal_spans(self, text: str) -> Iterator[tuple[int, int]]:
-        for needle in self._needles:
+        if len(text) < self._shortest:
+            return
+        plain = self._plain if self._plain and self._may_hold_plain(text) else ()
+        for needle in (*self._others, *plain):
             start = text.find(needle)
             while start >= 0:
                 yield start, start + len(needle)
@@ -226,7 +265,7 @@ class Redaction:
 
     def _escaped_spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Find values of which characters are spelled as JSON or URLs may spell them, however often that was done."""
-        if not self._values or ("\\" not in text and "%" not in text):
+        if not self._values or not ("%" in text or "\\u" in text or "\\/" in text or (self._odd and "\\" in text)):
             return
         view, place = _unescaped(text, self._escape)
         if len(view) == len(text):
@@ -244,16 +283,6 @@ class Redaction:
         return data
 
     # Structs and JSON values
-
-    def _may_hold(self, value: object) -> bool:
-        if self.has_rules:
-            return True
-        if not self._values:
-            return False
-        try:
-            return self.finds(_encode(value))
-        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            return True  # Nobody can tell: it is looked at part by part.
 
     def _cleaned(self, value: object, trail: tuple[str, ...]) -> object:
         if isinstance(value, str):
@@ -357,8 +386,8 @@ def _replaced(text: str, spans: Sequence[tuple[int, int]]) -> str:
 
 _encode = msgspec.json.Encoder().encode
 
-_ESCAPE = re.compile(r"\\+u[0-9a-fA-F]{4}|\\+/|%[0-9a-fA-F]{2}")
-_ANY_ESCAPE = re.compile(r"\\+u[0-9a-fA-F]{4}|\\+[/\"nrtbf]|%[0-9a-fA-F]{2}|\\+")
+_ESCAPE = re.compile(r"\\\\*(?:u[0-9a-fA-F]{4}|/)|%[0-9a-fA-F]{2}")
+_ANY_ESCAPE = re.compile(r"\\\\*(?:u[0-9a-fA-F]{4}|[/\"nrtbf]|)|%[0-9a-fA-F]{2}")
 """The same, with the escapes of characters that few secrets have. Backslashes alone count as nothing: where several
 follow each other, nobody knows how often they were escaped."""
 _BEGUN_ESCAPE = re.compile(r"(?:\\+(?:u[0-9a-fA-F]{0,3})?|%[0-9a-fA-F]?)\Z")
@@ -398,17 +427,28 @@ def _meaning(spelled: str) -> str:
     return _SHORT_ESCAPES[spelled[-1]]
 
 
-def _longest_beginning(text: str, values: Iterable[str]) -> int:
-    """Return how long the longest end of `text` is that one of the values begins with, and goes on."""
-    longest = 0
-    for value in values:
-        start = text.find(value[0], max(len(text) - len(value) + 1, 0))
-        while 0 <= start < len(text) - longest:
-            if value.startswith(text[start:]):
-                longest = len(text) - start
-                break
-            start = text.find(value[0], start + 1)
-    return longest
+class _Beginnings:
+    """Knows how values begin, by their first characters."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._short = {value[:size] for value in values for size in range(1, HEAD_CHARACTERS)}
+        self._by_head: dict[str, list[str]] = {}
+        for value in values:
+            self._by_head.setdefault(value[:HEAD_CHARACTERS], []).append(value)
+        self._longest = max(map(len, values), default=0)
+
+    def longest_at_end(self, text: str) -> int:
+        """Return how long the longest end of `text` is that one of the values begins with, and goes on."""
+        for start in range(max(len(text) - self._longest + 1, 0), len(text)):
+            head = text[start : start + HEAD_CHARACTERS]
+            if len(head) < HEAD_CHARACTERS:
+                if head in self._short:
+                    return len(head)
+            elif head in self._by_head:
+                end = text[start:]
+                if any(len(value) > len(end) and value.startswith(end) for value in self._by_head[head]):
+                    return len(end)
+        return 0
 
 
 def _spellings(value: str) -> Iterator[str]:
