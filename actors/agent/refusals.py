@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from refold.actors.calls.conversation import HistoryView
 from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
-from refold.actors.calls.verdicts import error_words
+from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, error_words
 from refold.events.core.errors import ProviderError
 from refold.events.model.refused import Portion, RefusedParts, largest, names_setting, suspects
 
@@ -54,23 +55,22 @@ class Refusals:
             return shorter
         place, latest = self._wanted.accepted, self._wanted.latest_input
         if self._portions is None:
-            history = self._wanted.source[: self._wanted.length]
+            history = HistoryView(self._wanted.source, self._wanted.length)
             found = largest(history, place) if too_long else suspects(history, place, latest)
             self._portions = iter(found)
         if (parts := next(self._portions, None)) is None:
-            raise self._in_vain(error) from error
+            raise self._in_vain(error, self._first)
         self._shortenings = iter(SHORTENED)
-        refused = RefusedParts(parts=parts, reason=error_words(self._first))
+        refused = RefusedParts(parts=parts, reason=error_words(self._first)[:MESSAGE_CHARACTERS_MAX])
         return msgspec.structs.replace(self._wanted, refused=refused)
 
     async def _shortened(self, wanted: WantedRequest, sent: OutgoingRequest) -> WantedRequest | None:
+        if (part := next(self._shortenings, None)) is None:
+            return None
         plain, _ = await self._requests.plain(wanted)
-        for part in self._shortenings:
-            return self._requests.shortened(plain, wanted, sent.prepared, part)
-        return None
+        return self._requests.shortened(plain, wanted, sent.prepared, part)
 
-    def _in_vain(self, error: ProviderError) -> ProviderError:
-        first = self._first or error
+    def _in_vain(self, error: ProviderError, first: ProviderError) -> ProviderError:
         if error.kind == "context_too_long":
             words = (
                 "nothing more of the conversation can be left out: what is new is too long, or the system prompt and "

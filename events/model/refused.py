@@ -68,9 +68,9 @@ Portion: TypeAlias = tuple[Part, ...]
 """What is left out at once."""
 
 
-def names_setting(field: str | None) -> bool:
+def names_setting(field: object) -> bool:
     """Tell whether the field of a request that a provider finds wrong is a setting, and nothing of the conversation."""
-    return field is not None and _SETTINGS.match(field) is not None
+    return isinstance(field, str) and _SETTINGS.match(field) is not None
 
 
 def suspects(messages: Sequence[Message], first_new: int, latest_input: int) -> list[Portion]:

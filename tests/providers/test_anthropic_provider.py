@@ -215,3 +215,33 @@ def unmarked(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
     return [unmarked(item) for item in value] if isinstance(value, list) else value
+
+
+def refusal(status: int, kind: str, words: str) -> list[Step]:
+    return json_answer({"type": "error", "error": {"type": kind, "message": words}}, status=status)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_what_the_server_refuses_is_set_aside_and_a_setting_that_it_refuses_is_not(streaming: bool) -> None:
+    answered = streamed(HELLO) if streaming else whole(HELLO)
+    script = [
+        refusal(400, "invalid_request_error", "temperature: range: 0..1"),
+        refusal(400, "invalid_request_error", "messages.0.content.1.image.source.base64: Could not process image"),
+        answered,
+        refusal(413, "request_too_large", "Request exceeds the maximum size"),
+        answered,
+    ]
+    picture = refold.ImageBlock(media_type="image/png", data=b"picture")
+    config = refold.AgentConfig(model="claude-test", streaming=streaming)
+    async with (
+        Loopback(script) as server,
+        provider_for(server) as provider,
+        refold.AgentRuntime(config, provider=provider) as runtime,
+    ):
+        session = await runtime.session("alice")
+        outcomes = [(await session.send([text, picture])).outcome for text in ("One", "Two", "Three")]
+        bodies = [request.body.count(b'"image/png"') for request in server.requests]
+    assert isinstance(outcomes[0], refold.Failed)
+    assert outcomes[1:] == [refold.Completed()] * 2
+    # The newest is left out first; the one of the run that failed stays in question, and is taken in the end.
+    assert bodies == [1, 2, 1, 2, 1]
