@@ -123,9 +123,10 @@ def aside_command(
     elif isinstance(event, HistoryImported) and part is None:
         said = tuple(one for one in said if one.role == "user")
     if part is not None:
-        if len(said) > 1:
+        one, *others = said
+        if others:
             raise ConfigError(f"version {version} brought {len(said)} messages; say of which the part is")
-        _require_place("part", part, len(said[0].content), version)
+        _require_place("part", part, len(one.content), version)
     return SetContentAside(messages=said, part=part, reason=why, key=checked)
 
 

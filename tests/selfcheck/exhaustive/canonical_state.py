@@ -23,7 +23,7 @@ import msgspec
 
 from refold.events.core.content import Message, ToolResultBlock
 from refold.events.model.messages import Usage
-from refold.events.model.refused import INPUT_NOTE, RESULT_NOTE
+from refold.events.model.refused import INPUT_NOTE
 from refold.events.session.state import SessionState, Turn
 from tests.selfcheck.exhaustive.log_reader import ObservedSession
 
@@ -47,13 +47,9 @@ def canonical_key(state: SessionState, observed: ObservedSession, *, refuses: bo
 
 
 def _refusable(state: SessionState) -> tuple[object, ...]:
-    """Return of each message its role, whether it is of the run, new, or set aside; and what was set aside together."""
-    latest = state.run.latest_input if state.run is not None else 0
-    messages = [
-        (one.role, place >= latest, place >= state.accepted, INPUT_NOTE in one.text or RESULT_NOTE in str(one.content))
-        for place, one in enumerate(state.messages)
-    ]
-    return messages, [[one.place for one in aside] for aside in state.asides.values()]
+    """Return what was set aside together, and whether the first message, which moves say is refused, was."""
+    first = state.messages[0] if state.messages else Message("user", ())
+    return INPUT_NOTE in first.text, [[one.place for one in aside] for aside in state.asides.values()]
 
 
 def renumbered(text: bytes) -> bytes:

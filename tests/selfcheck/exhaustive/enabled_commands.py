@@ -173,8 +173,7 @@ class EnabledCommands:
                 yield Move(_response(run, turn, answer), awaited)
             yield Move(_failure(run, turn), awaited)
             if self._scope.refuses:
-                yield Move(_failure(run, turn, kind="invalid_request"), awaited)
-                for answer in self._answers[:2] if awaited else ():
+                for answer in self._answers[:1] if awaited else ():
                     without = msgspec.structs.replace(_response(run, turn, answer), refused=_REFUSED)
                     yield Move(without, must_happen=True)
             if self._scope.summaries and seen.summaries < self._scope.summaries:
