@@ -21,6 +21,7 @@ import refold
 from refold import Message, ProviderError, ToolUse
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, State
 from refold.memory import EpisodicStore, SemanticStore, WorkingMemory, memory_tools
+from refold.providers import Secret
 from refold.replay import replay
 from refold.scenarios import Say, Scenario, Simulator, faults
 from tests.runtime.command_line import run
@@ -336,3 +337,30 @@ def test_a_simulation_notices_a_secret_that_gets_into_the_log(monkeypatch: pytes
     )
     report = Simulator(told).run(Scenario(acts=(Say(session="s", text="hello world"),)))
     assert [broken.rule for broken in report.broken][:1] == ["SECRET"]
+
+
+@pytest.mark.parametrize(
+    ("redact", "words"),
+    [
+        ("one value", "must be a list"),
+        ([b"bytes"], "holds a bytes; it takes texts, Secrets, compiled patterns and FieldPaths"),
+        (["short"], "needs 6 characters"),
+    ],
+)
+def test_what_cannot_be_redacted_is_refused_where_it_is_given(redact: Any, words: str) -> None:
+    with pytest.raises(refold.ConfigError, match=words):
+        agent(redact=redact)
+
+
+async def test_the_rules_of_all_agents_and_a_secret_object_count_for_the_whole_runtime(tmp_path: Path) -> None:
+    other = refold.Agent(
+        name="other",
+        config=refold.AgentConfig(model="m"),
+        provider=refold.ScriptedProvider([]),
+        redact=[Secret("the-key-of-the-other")],
+    )
+    main = agent(tools=[other.as_tool()], provider=refold.ScriptedProvider([refold.say("Yes.")]), redact=[])
+    async with refold.AgentRuntime(main, log=tmp_path / "events.db") as runtime:
+        session = await runtime.session("s")
+        await session.send("Is it the-key-of-the-other?")
+        assert (await session.history())[0].text == "Is it [redacted]?"

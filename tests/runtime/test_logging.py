@@ -10,6 +10,7 @@ import refold
 from refold.events.model.messages import ModelRequest
 from refold.providers import AnthropicProvider
 from refold.providers.scripted import ScriptedAnswer
+from refold.stores.clean_log import LOGGERS
 from tests.providers.anthropic_messages import message
 from tests.providers.loopback import Loopback, json_answer
 
@@ -101,7 +102,8 @@ def test_every_component_logs_under_a_child_of_refold() -> None:
         for name in re.findall(r"getLogger\((.*?)\)", path.read_text(encoding="utf-8"))
     }
     outside = {name for name in named if not re.fullmatch(r'"refold\.[a-z_]+"', name)}
-    assert outside == {"_name"}, "the loggers of others, which get a filter"
+    assert outside == {"_name"}, "those that get the filter"
+    assert {name.strip('"') for name in named - outside} <= set(LOGGERS), "each has the filter that keeps secrets out"
     table = re.findall(r"^\| `(refold\.\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.M)
     assert {f'"{name}"' for name in table} <= named
     assert {'"refold.metrics"', '"refold.runtime"', '"refold.session"', '"refold.stores"'} <= named

@@ -7,6 +7,7 @@ takes them out.
 
 import hmac
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn, Self
 
@@ -20,6 +21,8 @@ SECRET_CHARACTERS_MIN = 12
 
 KEY_VARIABLES: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 """Variables of the environment that providers take their keys from; a tool could show them, whoever is asked."""
+
+_KEY: Final = re.compile("[!-~]+")
 
 
 class Secret:
@@ -111,4 +114,5 @@ def redaction_of_environment(
 ) -> Redaction:
     """Return what takes out the keys of providers that an environment holds; placeholders are left."""
     found = (environment.get(name, "").strip() for name in names)
-    return in_use(Redaction(value for value in found if len(value) >= SECRET_CHARACTERS_MIN))
+    keys = (value for value in found if len(value) >= SECRET_CHARACTERS_MIN and _KEY.fullmatch(value))
+    return in_use(Redaction(value for value in keys if REDACTED not in value))

@@ -15,6 +15,7 @@ import pytest
 
 import refold
 from refold.providers import HttpLimits, HttpTimeouts, RecordingProvider, Secret, key_from
+from refold.providers.http.secrets import redaction_of_environment
 from tests.providers.failures import CALL_IDS, CALLS, SOON, Failure
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, piece, served, streamed
 from tests.providers.loopback import End, Step, answer, event_stream, json_answer
@@ -76,6 +77,14 @@ def test_a_missing_key_names_the_variable(environment: dict[str, str]) -> None:
         key_from(None, "LETTER_KEY", environment)
     with pytest.raises(refold.ConfigError, match="LETTER_KEY"):
         key_from("", "LETTER_KEY", {"LETTER_KEY": KEY})
+
+
+@pytest.mark.parametrize(
+    "value", ["", "EMPTY", "two words in it", "schl\u00fcssel-0123456789", "\udcff" * 20, GONE * 2]
+)
+def test_what_the_environment_has_in_place_of_a_key_is_not_looked_for(value: str) -> None:
+    assert not redaction_of_environment({"OPENAI_API_KEY": value})
+    assert redaction_of_environment({"OPENAI_API_KEY": value, "ANTHROPIC_API_KEY": KEY}).text(f"a {KEY}") == f"a {GONE}"
 
 
 # --- What a provider sends back ---
