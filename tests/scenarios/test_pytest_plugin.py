@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -120,7 +119,7 @@ def test_markers_that_cannot_work_say_what_they_know_and_what_makes_no_agent(pyt
         for place, marker in enumerate(WORDS_ABOUT)
     }
     pytester.makepyfile(**sources)
-    reports: list[Any] = pytester.inline_run(*OPTIONS, "--continue-on-collection-errors").getreports()
+    reports = pytester.inline_run(*OPTIONS, "--continue-on-collection-errors").getreports()
     said = {report.nodeid.partition("::")[0]: str(report.longrepr) for report in reports if report.failed}
     assert {
         marker: said.get(f"test_{place}.py")
