@@ -214,9 +214,11 @@ async def _due(
 def _root(session: ListedSession, listed: dict[SessionId, ListedSession]) -> SessionId:
     """Return the session at whose calls it all began, as far as those are in the log."""
     met = {session.session}
-    while session.parent in listed and session.parent not in met:
-        met.add(session.parent)
-        session = listed[session.parent]
+    parent = session.parent
+    while parent is not None and parent in listed and parent not in met:
+        met.add(parent)
+        session = listed[parent]
+        parent = session.parent
     return session.session
 
 
