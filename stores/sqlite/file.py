@@ -187,8 +187,8 @@ def require_access(log: Path, *, writing: bool) -> None:
         )
 
 
-LOOK_PAGES_MAX: Final = 256
-"""A log of at most so many pages is looked through as a whole when it is opened; some milliseconds."""
+LOOK_PAGES_MAX: Final = 64
+"""A log of at most so many pages is looked through as a whole when it is opened; about a millisecond."""
 
 LOOK_STEPS_MAX: Final = 1_000_000
 """After so many steps of SQLite's the look at a log that is opened ends; some 50 ms."""
