@@ -16,6 +16,7 @@ from refold.commands.execution import EXIT_CODES_HELP
 from refold.commands.keep.backup import backup
 from refold.commands.keep.compact import compact
 from refold.commands.keep.delete import delete
+from refold.commands.keep.repair import repair
 from refold.commands.keep.retain import retain
 from refold.commands.keep.scan import scan
 from refold.commands.look.check import check
@@ -64,6 +65,7 @@ for command in (
     check,
     export,
     backup,
+    repair,
     delete,
     retain,
     compact,

@@ -1,0 +1,71 @@
+"""`refold repair LOG -o NEW`: what is whole of a damaged log, in a new log."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.output import console, counted, one_line, shell_word, write_json, write_paragraph
+
+if TYPE_CHECKING:
+    from refold.keeping import RepairReport
+
+
+@command
+async def repair(
+    log: LogArgument,
+    new: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="NEW", help="Path of the new log; a file that is there already is refused."
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> int:
+    """Save what is whole of a damaged log in a new log, and say what is lost.
+
+    Each stream is saved up to its first damage, with everything at its place; what is saved passes `refold check`. LOG
+    is only read, page by page, so that SQLite need not be able to read it; no runtime may have it open. Deleted
+    sessions stay deleted. Commands that wait in the inbox stay beside LOG.
+
+    Exits 0 if nothing is known to be lost, 1 if something is, and 3 if a runtime has the log open.
+
+    JSON: {log, new, streams, batches, events, payloads, tombstones, values, cut: [{stream, kept, lost_to, reason}],
+    lost_payloads, lost_to, inbox_waiting, complete}.
+    """
+    from refold.keeping import repair_log
+
+    report = await repair_log(log, new)
+    if as_json:
+        members = {name: getattr(report, name) for name in report.__struct_fields__}
+        write_json({**members, "complete": report.complete})
+    else:
+        _write(report)
+    return EXIT_OK if report.complete else EXIT_FOUND
+
+
+def _write(report: "RepairReport") -> None:
+    to = console()
+    for cut in report.cut:
+        lost = f"versions {cut.kept + 1} to {cut.lost_to}" if cut.kept else f"all {cut.lost_to} versions"
+        write_paragraph(to, f"{one_line(cut.stream)}: lost are {lost}: {one_line(cut.reason)}", style="red")
+    for payload in report.lost_payloads:
+        write_paragraph(to, f"the payload {one_line(payload)} is lost", style="red")
+    if report.lost_to:
+        words = f"the end of the log is lost: up to position {report.lost_to:,} had been acknowledged"
+        write_paragraph(to, words, style="red")
+    if report.inbox_waiting is None:
+        write_paragraph(to, "the inbox beside the log cannot be read", style="red")
+    elif report.inbox_waiting:
+        write_paragraph(to, f"in the inbox beside the log wait {counted(report.inbox_waiting, 'command')}")
+    counts = ", ".join(
+        (
+            counted(report.streams, "stream"),
+            counted(report.batches, "batch"),
+            counted(report.events, "event"),
+            counted(report.payloads, "payload"),
+        )
+    )
+    end = "nothing is known to be lost" if report.complete else "not all could be saved"
+    write_paragraph(to, f"saved in {shell_word(report.new)}: {counts}; {end}", style="bold")

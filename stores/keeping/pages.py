@@ -1,0 +1,236 @@
+"""The rows of a log's file, read page by page without SQLite, also where SQLite finds the file malformed.
+
+The form is SQLite's (https://www.sqlite.org/fileformat2.html). No tree is followed: every page that looks like a leaf
+is read, and its rows are told apart by the types of their columns. So no page costs more than its own rows. What is
+found may be old, foreign or wrong; who uses it (`repair`) believes only what digests prove.
+
+The pages are those of the file, with those of the WAL over them: first as SQLite takes them, up to the first frame that
+is damaged, and then also what stands behind that, which SQLite never reads. The files are opened for reading only.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from refold.stores.append_rules import BYTES_MAX
+from refold.stores.guarding.wal import FRAME_HEADER_BYTES, HEADER_BYTES, WalHeader, committed_frames, wal_header
+
+PAGE_BYTES: Final = 4096
+"""Of the logs that Refold makes."""
+
+_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 13, 10, 2
+_ROW_BYTES_MAX: Final = BYTES_MAX + 65536
+_INTEGERS: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+_FRAME: Final = struct.Struct(">6I")
+
+Value: TypeAlias = int | float | bytes | None
+"""Of a column; texts are bytes. A text of another type than a blob has its letter in `Row.types`."""
+
+
+class Place(NamedTuple):
+    """Where a row is: which pages are meant, the page, and which of its cells."""
+
+    image: int
+    page: int
+    cell: int
+
+
+class Row(NamedTuple):
+    """A row of a table, or an entry of an index."""
+
+    rowid: int | None
+    """None in an index."""
+    types: str
+    """One letter per column: n (null), i (integer), f (floating), t (text), b (blob)."""
+    values: Sequence[Value]
+    place: Place
+
+
+class MalformedPage(ValueError):
+    """A page, or a row in it, makes no sense."""
+
+
+class LogPages:
+    """The pages of one log; close it with `close`."""
+
+    def __init__(self, log: Path) -> None:
+        """Open the log and its WAL for reading.
+
+        Raises:
+            OSError: one cannot be read.
+        """
+        wal = log.with_name(log.name + "-wal")
+        self._descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._size = os.fstat(self._descriptor).st_size
+            header = os.pread(self._descriptor, 100, 0)
+            data = wal.read_bytes() if wal.exists() else b""
+        except OSError:
+            self.close()
+            raise
+        form = wal_header(data) or _assumed(data)
+        self.page_bytes = form.page_bytes if form is not None else _page_bytes(header)
+        self._usable = self.page_bytes - (header[20] if len(header) > 20 and header[20] < 64 else 0)
+        committed = {frame.page: frame.content for frame in committed_frames(data)}
+        beyond = _all_frames(data, form) if form is not None else {}
+        self._images = [committed]
+        if beyond != committed:
+            self._images.append(beyond)
+        self.is_beyond_sqlite = len(self._images) > 1
+        """Whether the WAL holds pages behind what SQLite would read of it."""
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def rows(self) -> Iterator[Row]:
+        """Give the rows and entries of all pages that make sense, without the ends of those that are long."""
+        for image, overlay in enumerate(self._images):
+            pages = range(1, max(self._size // self.page_bytes, *overlay, 0) + 1) if not image else sorted(overlay)
+            for page in pages:
+                content = self._page(image, page)
+                for cell in range(self._cells(content, page)[1]):
+                    try:
+                        yield self._row(content, Place(image, page, cell))
+                    except MalformedPage:
+                        continue
+
+    def row(self, place: Place) -> Row:
+        """Return one row.
+
+        Raises:
+            MalformedPage: it makes no sense.
+        """
+        return self._row(self._page(place.image, place.page), place)
+
+    def _row(self, page: bytes, place: Place) -> Row:
+        kind, count, first = self._cells(page, place.page)
+        if place.cell >= count:
+            raise MalformedPage("the page has fewer cells")
+        try:
+            (offset,) = struct.unpack_from(">H", page, first + 2 * place.cell)
+            if kind == _INDEX_INTERIOR:
+                offset += 4
+            length, offset = _varint(page, offset)
+            rowid: int | None = None
+            if kind == _TABLE_LEAF:
+                number, offset = _varint(page, offset)
+                rowid = number - (1 << 64) if number >> 63 else number
+            body = self._body(place.image, page, offset, length, is_table=kind == _TABLE_LEAF)
+            types, values = _record(body)
+        except (struct.error, IndexError) as error:
+            raise MalformedPage(str(error)) from None
+        return Row(rowid, types, values, place)
+
+    def _cells(self, page: bytes, number: int) -> tuple[int, int, int]:
+        """Return the kind of a page, how many rows it has, and where their list begins."""
+        begin = 100 if number == 1 else 0
+        if len(page) < self.page_bytes or page[begin] not in (_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR):
+            return 0, 0, 0
+        count = min(page[begin + 3] << 8 | page[begin + 4], self.page_bytes // 4)
+        return page[begin], count, begin + (12 if page[begin] == _INDEX_INTERIOR else 8)
+
+    def _page(self, image: int, number: int) -> bytes:
+        found = self._images[image].get(number)
+        if found is not None:
+            return found
+        try:
+            return os.pread(self._descriptor, self.page_bytes, (number - 1) * self.page_bytes)
+        except OSError:  # A disk that cannot read this page may have others.
+            return b""
+
+    def _body(self, image: int, page: bytes, offset: int, length: int, *, is_table: bool) -> bytes:
+        """Return what is in a cell, with what stands in pages of its own."""
+        if length > _ROW_BYTES_MAX:
+            raise MalformedPage("a row is longer than any")
+        usable = self._usable
+        most = usable - 35 if is_table else (usable - 12) * 64 // 255 - 23
+        if length <= most:
+            body = page[offset : offset + length]
+        else:
+            least = (usable - 12) * 32 // 255 - 23
+            local = least + (length - least) % (usable - 4)
+            local = local if local <= most else least
+            parts = [page[offset : offset + local]]
+            (following,) = struct.unpack_from(">I", page, offset + local)
+            missing = length - local
+            while missing > 0:
+                overflow = self._page(image, following) if following else b""
+                if len(overflow) < self.page_bytes:
+                    raise MalformedPage("the end of a row is missing")
+                parts.append(overflow[4 : 4 + min(missing, usable - 4)])
+                missing -= usable - 4
+                (following,) = struct.unpack_from(">I", overflow, 0)
+            body = b"".join(parts)
+        if len(body) != length:
+            raise MalformedPage("a row is cut")
+        return body
+
+
+def _page_bytes(header: bytes) -> int:
+    size = int.from_bytes(header[16:18], "big")
+    size = 65536 if size == 1 else size
+    is_header = header.startswith(b"SQLite format 3\0") and size >= 512 and not size & (size - 1)
+    return size if is_header else PAGE_BYTES
+
+
+def _assumed(wal: bytes) -> WalHeader | None:
+    """Return what the header of a WAL must have said that is damaged, going by its first frame."""
+    if len(wal) < HEADER_BYTES + FRAME_HEADER_BYTES + PAGE_BYTES:
+        return None
+    _, _, *salts, _, _ = _FRAME.unpack_from(wal, HEADER_BYTES)
+    return WalHeader(PAGE_BYTES, (salts[0], salts[1]), (0, 0), "<")
+
+
+def _all_frames(wal: bytes, form: WalHeader) -> dict[int, bytes]:
+    """Return the last content of each page, of frames that belong to the WAL by their salts alone."""
+    found: dict[int, bytes] = {}
+    for offset in range(HEADER_BYTES, len(wal) - form.frame_bytes + 1, form.frame_bytes):
+        page, _, *salts, _, _ = _FRAME.unpack_from(wal, offset)
+        if (salts[0], salts[1]) == form.salts and 0 < page < 1 << 31:
+            found[page] = wal[offset + FRAME_HEADER_BYTES : offset + form.frame_bytes]
+    return found
+
+
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
+    value = 0
+    for _ in range(8):
+        byte = data[offset]
+        offset += 1
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, offset
+    return value << 8 | data[offset], offset + 1
+
+
+def _record(body: bytes) -> tuple[str, list[Value]]:
+    """Return the types and the values of a row's columns."""
+    header, offset = _varint(body, 0)
+    if not 0 < header <= len(body):
+        raise MalformedPage("a row has no header")
+    types: list[str] = []
+    values: list[Value] = []
+    at = header
+    while offset < header:
+        kind, offset = _varint(body, offset)
+        value: Value = None
+        letter, size = "n", 0
+        if kind in _INTEGERS:
+            letter, size = "i", _INTEGERS[kind]
+            value = int.from_bytes(body[at : at + size], "big", signed=True)
+        elif kind == 7:
+            letter, size = "f", 8
+        elif kind in (8, 9):
+            letter, value = "i", kind - 8
+        elif kind >= 12:
+            letter, size = ("b", (kind - 12) // 2) if kind % 2 == 0 else ("t", (kind - 13) // 2)
+            value = body[at : at + size]
+        elif kind:
+            raise MalformedPage("a column has a type that is none")
+        at += size
+        types.append(letter)
+        values.append(value)
+    if at != len(body):
+        raise MalformedPage("a row is longer or shorter than its columns")
+    return "".join(types), values
