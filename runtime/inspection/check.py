@@ -162,6 +162,11 @@ class _LogCheck:
             await self._check_positions()
         except UNREADABLE as error:
             self._problems.add("unreadable", "", f"the log cannot be read in order of position: {error}")
+        try:
+            if hasattr(self._store, "list_payloads"):
+                await self._payloads.check_others(cast("WholeLog", self._store))
+        except UNREADABLE as error:
+            self._problems.add("unreadable", "", f"the payloads cannot be listed: {error}")
         if isinstance(self._store, SQLiteStore):
             await self._check_file(self._store)
 

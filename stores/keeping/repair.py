@@ -214,8 +214,11 @@ class _Salvage:
         for (stream,) in self._scratch.execute("SELECT DISTINCT stream FROM events ORDER BY stream").fetchall():
             self._take_stream(stream)
         self._note_missing_streams()
-        tombstones = self._write(lines, end)
+        self._note_missing_payloads()
         said = acknowledged(self._log)
+        lost_to = said.last if said is not None and said.last > end else 0
+        # Positions of what is lost are not used again.
+        tombstones = self._write(lines, max(self._removed(), lost_to, end if self._cut else 0))
         values: list[tuple[bytes, bytes]] = self._scratch.execute("SELECT key, value FROM kept").fetchall()
         report = RepairReport(
             log=str(self._log),
@@ -228,7 +231,7 @@ class _Salvage:
             values=len(values),
             cut=tuple(sorted(self._cut, key=lambda cut: cut.stream)),
             lost_payloads=tuple(sorted(self._lost_payloads)),
-            lost_to=said.last if said is not None and said.last > end else 0,
+            lost_to=lost_to,
         )
         return _Salvaged(report, values)
 
@@ -276,6 +279,11 @@ class _Salvage:
             "SELECT max(position) FROM events WHERE position BETWEEN 1 AND ?", (POSITION_MAX,)
         ).fetchone()
         return max(last or 0, self._removed_position)
+
+    def _removed(self) -> int:
+        """Return the highest position that is known to have been removed."""
+        (last,) = self._scratch.execute("SELECT max(position) FROM tombstones").fetchone()
+        return max(self._removed_position, last or 0)
 
     def _drop_deleted(self) -> None:
         """Forget the streams that a tombstone names: what is left of them in old pages was deleted."""
@@ -412,9 +420,18 @@ class _Salvage:
             if not kept and isinstance(version, int) and version > 0:
                 self._cut.append(CutStream(stream=shown, kept=0, lost_to=version, reason="its events are lost"))
 
+    def _note_missing_payloads(self) -> None:
+        """Note payloads of which only the entry in an index is there."""
+        entries = self._scratch.execute(
+            "SELECT name FROM names WHERE length(name) = 64 AND name NOT IN (SELECT hash FROM payloads)"
+        ).fetchall()
+        self._lost_payloads.update(
+            name.decode() for (name,) in entries if isinstance(name, bytes) and not name.strip(b"0123456789abcdef")
+        )
+
     # The new log
 
-    def _write(self, lines: BinaryIO, end: int) -> int:
+    def _write(self, lines: BinaryIO, removed_position: int) -> int:
         """Write an export of what is kept, and return how many tombstones it has."""
         digest = hashlib.sha256()
 
@@ -422,7 +439,7 @@ class _Salvage:
             digest.update(line)
             lines.write(line)
 
-        write(encoded(HeaderLine(format=FORMAT, export=True, removed_position=end)))
+        write(encoded(HeaderLine(format=FORMAT, export=True, removed_position=removed_position)))
         payloads = batches = events = tombstones = 0
         for name, *place in self._scratch.execute("SELECT hash, image, page, cell FROM payloads ORDER BY hash"):
             write(payload_line(PayloadHash(name.decode()), _bytes(self._pages.row(Place(*place)).values[1])))

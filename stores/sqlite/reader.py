@@ -45,11 +45,10 @@ def source_of_reader(log: Path) -> LogSource:
     """Return how a process that does not own the log reads it.
 
     Raises:
-        PersistenceError: the log cannot be looked at, or what lies beside it is of a user who is not to be trusted.
+        PersistenceError: the log cannot be looked at.
     """
     try:
         status = log.stat()
-        require_log_trusted(log, writing=False)
         if log.with_name(log.name + "-wal").exists():
             return LogSource("mode=ro", (status.st_dev, status.st_ino))
     except OSError as error:
@@ -147,6 +146,7 @@ class ReadingSide:
             return self._connection
 
     async def _open(self, source: LogSource) -> SQLiteConnection:
+        require_log_trusted(self._log, writing=False)
         try:
             connection = await self._open_connection(file_uri(self._log, source.options))
         except sqlite3.Error as error:
