@@ -150,6 +150,10 @@ class StreamCheck:
         for event in batch[1:]:
             if event.at != first.at:
                 self._problems.add_at(event, "time", "has another time than the batch that it belongs to")
+        for event, before in zip(batch[1:], batch, strict=False):
+            if event.position > before.position + 1:
+                message = f"has position {event.position}, and the event before it in its batch {before.position}"
+                self._problems.add_at(event, "position", message)
         self._at = max(self._at, first.at)
         self._check_chain(batch)
         if batch[-1].version == self._head.version:

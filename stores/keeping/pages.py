@@ -17,9 +17,13 @@ from typing import Final, NamedTuple, TypeAlias
 from refold.stores.append_rules import BYTES_MAX
 from refold.stores.guarding.wal import FRAME_HEADER_BYTES, HEADER_BYTES, WalHeader, committed_frames, wal_header
 
+PAGES_COUNTED_MAX: Final = 1 << 24
+"""Beyond so many pages, 64 GiB, it is not counted how many are missing."""
+
 PAGE_BYTES: Final = 4096
 """Of the logs that Refold makes."""
 
+_MAGIC: Final = b"SQLite format 3\0"
 _TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 13, 10, 2
 _ROW_BYTES_MAX: Final = BYTES_MAX + 65536
 _INTEGERS: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
@@ -78,8 +82,11 @@ class LogPages:
         self._images = [committed]
         if beyond != committed:
             self._images.append(beyond)
-        self.is_beyond_sqlite = len(self._images) > 1
-        """Whether the WAL holds pages behind what SQLite would read of it."""
+        first = committed.get(1, header)
+        said = int.from_bytes(first[28:32], "big") if first.startswith(_MAGIC) else 0
+        behind = range(self._size // self.page_bytes + 1, min(said, PAGES_COUNTED_MAX) + 1)
+        self.lost_pages = sum(page not in beyond and page not in committed for page in behind)
+        """Pages that the file must have had, and that are missing at its end."""
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -171,7 +178,7 @@ class LogPages:
 def _page_bytes(header: bytes) -> int:
     size = int.from_bytes(header[16:18], "big")
     size = 65536 if size == 1 else size
-    is_header = header.startswith(b"SQLite format 3\0") and size >= 512 and not size & (size - 1)
+    is_header = header.startswith(_MAGIC) and size >= 512 and not size & (size - 1)
     return size if is_header else PAGE_BYTES
 
 

@@ -87,13 +87,15 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
     """Hashes of payloads that kept or lost events refer to."""
     lost_to: int = 0
     """Up to this position had been acknowledged, and nothing is there behind an earlier one; 0 = the end is there."""
+    lost_pages: int = 0
+    """Pages that are missing at the end of the file."""
     inbox_waiting: int | None = 0
     """Commands that wait in the inbox beside the damaged log, where they stay; None = it cannot be read."""
 
     @property
     def complete(self) -> bool:
         """Whether nothing is known to be lost."""
-        return not (self.cut or self.lost_payloads or self.lost_to or self.inbox_waiting is None)
+        return not (self.cut or self.lost_payloads or self.lost_to or self.lost_pages or self.inbox_waiting is None)
 
 
 async def repair_log(
@@ -232,6 +234,7 @@ class _Salvage:
             cut=tuple(sorted(self._cut, key=lambda cut: cut.stream)),
             lost_payloads=tuple(sorted(self._lost_payloads)),
             lost_to=lost_to,
+            lost_pages=self._pages.lost_pages,
         )
         return _Salvaged(report, values)
 

@@ -32,7 +32,7 @@ async def repair(
     Exits 0 if nothing is known to be lost, 1 if something is, and 3 if a runtime has the log open.
 
     JSON: {log, new, streams, batches, events, payloads, tombstones, values, cut: [{stream, kept, lost_to, reason}],
-    lost_payloads, lost_to, inbox_waiting, complete}.
+    lost_payloads, lost_to, lost_pages, inbox_waiting, complete}.
     """
     from refold.keeping import repair_log
 
@@ -55,6 +55,10 @@ def _write(report: "RepairReport") -> None:
     if report.lost_to:
         words = f"the end of the log is lost: up to position {report.lost_to:,} had been acknowledged"
         write_paragraph(to, words, style="red")
+    if report.lost_pages:
+        write_paragraph(
+            to, f"the file was cut: {counted(report.lost_pages, 'page')} of its end are missing", style="red"
+        )
     if report.inbox_waiting is None:
         write_paragraph(to, "the inbox beside the log cannot be read", style="red")
     elif report.inbox_waiting:

@@ -26,8 +26,8 @@ When = Literal["closed", "crashed", "running"]
 DAMAGES: Final[Mapping[When, Mapping[str, Damage]]] = {"closed": CLOSED, "crashed": CRASHED, "running": RUNNING}
 
 Verdict = Literal["refused", "refused while running", "reported", "no effect", "SILENT"]
-"""`refused`: by the opening or by reads. `reported`: `refold check` names problems. `no effect`: what is read is what
-was there before. `SILENT`: none of these."""
+"""`refused`: by reads, or, where `refold check` finds nothing, by the opening. `reported`: `refold check` names
+problems. `no effect`: what is read is what was there before. `SILENT`: none of these."""
 
 Repaired = Literal["whole", "in part", "-"]
 
@@ -214,20 +214,20 @@ async def _verdict(log: Path, expected: list[Contents]) -> Verdict:
             found = await contents(store)
     except PersistenceError:
         refused = True
-    opened = log.with_name("opened")
-    opened.mkdir()
-    files = [file for file in log.parent.glob("events.db*") if not file.name.endswith(("-shm", ".lock"))]
-    if not await _can_go_on(laid(files, opened), expected):
-        return "refused"
     if found is None or refused:
         return "refused"
     if reported:
         return "reported"
+    opened = log.with_name("opened")
+    opened.mkdir()
+    files = [file for file in log.parent.glob("events.db*") if not file.name.endswith(("-shm", ".lock"))]
+    if not await _can_go_on(laid(files, opened)):
+        return "refused"
     return "no effect" if any(_agrees(found, one) for one in expected) else "SILENT"
 
 
-async def _can_go_on(log: Path, expected: list[Contents]) -> bool:
-    """Tell whether the log opens and takes more; then nothing may be amiss that was not before."""
+async def _can_go_on(log: Path) -> bool:
+    """Tell whether the log opens and takes more."""
     try:
         async with await SQLiteStore.open(log, connect=connect) as store:
             await store.append([batch(OTHER_STREAM, 0, 30)])
@@ -250,7 +250,7 @@ async def _repaired(log: Path, expected: list[Contents]) -> tuple[Repaired, str]
         checked = await check_log(store)
     if not checked.sound:
         return "in part", f"what was saved is not sound: {checked.problems[0]}"
-    if not await _can_go_on(new, expected):
+    if not await _can_go_on(new):
         return "in part", "what was saved does not open"
     saved = (await read(new)).without(OTHER_STREAM)
     for one in expected:
