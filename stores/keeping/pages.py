@@ -33,7 +33,7 @@ Value: TypeAlias = int | float | bytes | None
 """Of a column; texts are bytes. A text of another type than a blob has its letter in `Row.types`."""
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where a row is: which pages are meant, the page, and which of its cells."""
 
     image: int
@@ -49,7 +49,7 @@ class Row(NamedTuple):
     types: str
     """One letter per column: n (null), i (integer), f (floating), t (text), b (blob)."""
     values: Sequence[Value]
-    place: Place
+    place: RowPlace
 
 
 class MalformedPage(ValueError):
@@ -98,23 +98,18 @@ class LogPages:
             for page in pages:
                 content = self._page(image, page)
                 for cell in range(self._cells(content, page)[1]):
-                    try:
-                        yield self._row(content, Place(image, page, cell))
-                    except MalformedPage:
-                        continue
+                    row = self._row(content, RowPlace(image, page, cell))
+                    if row is not None:
+                        yield row
 
-    def row(self, place: Place) -> Row:
-        """Return one row.
-
-        Raises:
-            MalformedPage: it makes no sense.
-        """
+    def row(self, place: RowPlace) -> Row | None:
+        """Return one row; None where it makes no sense."""
         return self._row(self._page(place.image, place.page), place)
 
-    def _row(self, page: bytes, place: Place) -> Row:
+    def _row(self, page: bytes, place: RowPlace) -> Row | None:
         kind, count, first = self._cells(page, place.page)
         if place.cell >= count:
-            raise MalformedPage("the page has fewer cells")
+            return None
         try:
             (offset,) = struct.unpack_from(">H", page, first + 2 * place.cell)
             if kind == _INDEX_INTERIOR:
@@ -126,8 +121,8 @@ class LogPages:
                 rowid = number - (1 << 64) if number >> 63 else number
             body = self._body(place.image, page, offset, length, is_table=kind == _TABLE_LEAF)
             types, values = _record(body)
-        except (struct.error, IndexError) as error:
-            raise MalformedPage(str(error)) from None
+        except (struct.error, IndexError, MalformedPage):  # Nothing says that it ever was a row.
+            return None
         return Row(rowid, types, values, place)
 
     def _cells(self, page: bytes, number: int) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ from refold.stores.guarding.acknowledged import acknowledged
 from refold.stores.guarding.trusted_files import require_log_trusted
 from refold.stores.jsonl.format import FORMAT, EndLine, HeaderLine, batch_line, encoded, payload_line, tombstone_line
 from refold.stores.jsonl.importing import import_log
-from refold.stores.keeping.pages import LogPages, MalformedPage, Place, Row
+from refold.stores.keeping.pages import LogPages, Row, RowPlace
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.append import POSITION_MAX
 from refold.stores.sqlite.inbox import InboxFile
@@ -371,11 +371,9 @@ class _Salvage:
             "SELECT position, image, page, cell FROM events WHERE stream = ? AND version = ? AND batch = ?",
             (stream, version, batch),
         ).fetchall():
-            try:
-                row = self._pages.row(Place(*place))
-            except MalformedPage:
-                continue
-            found.setdefault((position, row.types, *row.values), (position, row))
+            row = self._pages.row(RowPlace(*place))
+            if row is not None:
+                found.setdefault((position, row.types, *row.values), (position, row))
         return list(found.values())[:NAMES_TRIED_MAX]
 
     def _as_batch(self, name: str, first: int, head: Row, rest: list[Row]) -> EncodedBatch | None:
@@ -445,7 +443,9 @@ class _Salvage:
         write(encoded(HeaderLine(format=FORMAT, export=True, removed_position=removed_position)))
         payloads = batches = events = tombstones = 0
         for name, *place in self._scratch.execute("SELECT hash, image, page, cell FROM payloads ORDER BY hash"):
-            write(payload_line(PayloadHash(name.decode()), _bytes(self._pages.row(Place(*place)).values[1])))
+            row = self._pages.row(RowPlace(*place))
+            assert row is not None
+            write(payload_line(PayloadHash(name.decode()), _bytes(row.values[1])))
             payloads += 1
         for position, name, version, chain, at in self._scratch.execute("SELECT * FROM tombstones ORDER BY position"):
             stream = StreamName(name.decode())
