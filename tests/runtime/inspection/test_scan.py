@@ -4,6 +4,7 @@ import asyncio
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,10 @@ def log(tmp_path: Path) -> Path:
         return "x" * 100_000 + KEYS["private key"]
 
     async def live() -> None:
-        script = [[refold.use("keys", {}), refold.use("large", {})], refold.say("My password is hunter2-hunter2")]
+        script: list[Any] = [
+            [refold.use("keys", {}), refold.use("large", {})],
+            refold.say("My password is hunter2-hunter2"),
+        ]
         provider = refold.ScriptedProvider(script)
         async with refold.AgentRuntime(
             refold.AgentConfig(model="m"), provider=provider, tools=[keys, large], log=path
