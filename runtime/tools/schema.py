@@ -216,7 +216,7 @@ class InputSchema:
                 found = found[int(name)] if len(name) < 9 and name.isdecimal() and int(name) < len(found) else None
             else:
                 found = found.get(name) if is_json_object(found) else None
-        return found if isinstance(found, dict | bool) else None
+        return found if is_json_object(found) or isinstance(found, bool) else None
 
 
 class DescribedArguments:

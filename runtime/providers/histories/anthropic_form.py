@@ -44,7 +44,7 @@ from refold.providers.histories.wire_history import (
     others,
     runs,
 )
-from refold.providers.http.wire import encoded
+from refold.providers.http.wire import encoded, object_field
 
 _RESULT_FIELDS = {"type": str, "tool_use_id": str, "name": str, "content": object, "is_error": bool}
 
@@ -151,11 +151,11 @@ def _own(part: JsonObject, known: tuple[str, ...]) -> JsonObject | None:
 
 
 def _image(part: JsonObject) -> ImageBlock | None:
-    own = _own(part, ("type", "source"))
-    match part.get("source"):
-        case {"type": "url", "url": str(url), **others} if not others:
+    source, own = object_field(part, "source"), _own(part, ("type", "source"))
+    match source:
+        case {"type": "url", "url": str(url)} if len(source) == 2:
             return ImageBlock(url=url, provider_data=own)
-        case {"type": "base64", "media_type": str(media_type), "data": str(data), **others} if not others:
+        case {"type": "base64", "media_type": str(media_type), "data": str(data)} if len(source) == 3:
             content = bytes_of(data)
             return ImageBlock(media_type=media_type, data=content, provider_data=own) if content is not None else None
         case _:
@@ -164,16 +164,16 @@ def _image(part: JsonObject) -> ImageBlock | None:
 
 def _document(part: JsonObject) -> DocumentBlock | None:
     """Return a document as every provider can be given it, or None if it is of a kind that only this one has."""
-    title, own = part.get("title") or "", _own(part, ("type", "source", "title"))
+    source, title, own = object_field(part, "source"), part.get("title") or "", _own(part, ("type", "source", "title"))
     if not isinstance(title, str):
         return None
-    match part.get("source"):
-        case {"type": "url", "url": str(url), **others} if not others:
+    match source:
+        case {"type": "url", "url": str(url)} if len(source) == 2:
             return DocumentBlock(url=url, name=title, provider_data=own)
-        case {"type": "text", "media_type": "text/plain", "data": str(text), **others} if not others and text:
+        case {"type": "text", "media_type": "text/plain", "data": str(text)} if len(source) == 3 and text:
             data = text.encode(errors="replace")
             return DocumentBlock(media_type="text/plain", data=data, name=title, provider_data=own)
-        case {"type": "base64", "media_type": str(media_type), "data": str(data), **others} if not others:
+        case {"type": "base64", "media_type": str(media_type), "data": str(data)} if len(source) == 3:
             content = bytes_of(data) if not media_type.startswith("text/") else None
             if content is None:
                 return None

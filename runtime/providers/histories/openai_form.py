@@ -229,9 +229,11 @@ class _Reader:
         return [*blocks, TextBlock(text=text)] if text.strip() else blocks
 
     def _calls(self, message: JsonObject, path: str) -> list[ToolUseBlock]:
-        given = message.get("tool_calls") or []
-        calls: list[Json] = [given] if is_json_object(given) else given if is_json_array(given) else []
-        if calls != given and [given] != calls:
+        given = message.get("tool_calls") or list[Json]()
+        calls: list[Json] = [given] if is_json_object(given) else []
+        if is_json_array(given):
+            calls = given
+        elif not calls:
             raise ConfigError(f"{path} has tool_calls that are no list")
         if legacy := object_field(message, "function_call"):
             self._left_out += [f"{path}.function_call"] if calls else []
@@ -407,11 +409,12 @@ class _Writer:
 
     def _result(self, result: ToolResultBlock) -> list[Json]:
         """Write a result, and return what it shows besides text, which the form has in a user's message only."""
-        texts = [part for block in result.content if isinstance(block, TextBlock) if (part := _part(block)) is not None]
+        texts = [block.text for block in result.content if isinstance(block, TextBlock) and block.text.strip()]
         shown = [_part(block) for block in result.content if not isinstance(block, TextBlock)]
         if result.is_error and not result.text.lower().startswith("error"):
-            texts = [{"type": "text", "text": f"Error: {result.text}"}]
-        content = _content(texts) if texts else ""
+            texts = [f"Error: {texts[0] if texts else ''}", *texts[1:]]
+        parts: list[Json] = [{"type": "text", "text": text} for text in texts]
+        content = _content(parts) if parts else ""
         self.messages.append({"role": "tool", "tool_call_id": result.tool_use_id, "content": content})
         return [{"type": "text", "text": f"Of the result of {result.tool_use_id}:"}, *shown] if shown else []
 
@@ -444,7 +447,7 @@ class _Writer:
         if thought and self._thoughts_in_text and all(_text_of(part) is not None for part in parts):
             text = "".join(str(_text_of(part)) for part in parts)
             text = f"<think>{thought}</think>" + (f"\n\n{text}" if text else "")
-            parts, thought = [{"type": "text", "text": text}], ""
+            parts[:], thought = [{"type": "text", "text": text}], ""
         if len(parts) == 1 and is_json_object(parts[0]) and parts[0].get("type") == "refusal":
             fields["refusal"], parts = parts[0]["refusal"], []
         message["content"] = _content(parts) if parts else None if calls or fields or images else ""

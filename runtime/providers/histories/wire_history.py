@@ -195,8 +195,14 @@ def marked(block: B, mark: JsonObject) -> B:
 
 def data_of(block: Block, name: str) -> JsonObject:
     """Return what a block's `provider_data` has under a name, empty if nothing."""
-    found = (getattr(block, "provider_data", None) or {}).get(name)
+    found = _provider_data(block).get(name)
     return found if is_json_object(found) else {}
+
+
+def _provider_data(block: Block) -> JsonObject:
+    if isinstance(block, TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | ToolUseBlock):
+        return block.provider_data or {}
+    return {}
 
 
 def runs(content: Sequence[Block]) -> Iterator[tuple[JsonObject, list[Block]]]:
@@ -216,10 +222,9 @@ def foreign(block: Block, own: str, path: str) -> list[str]:
     if isinstance(block, ProviderBlock):
         what = block.data.get("type") or ", ".join(block.data)
         return [f"{path}: {what} of {block.provider}"] if block.provider != own else []
-    data = getattr(block, "provider_data", None) or {}
     found = [
         f"{path}: {', '.join(value) if is_json_object(value) else 'data'} of {name}"
-        for name, value in data.items()
+        for name, value in _provider_data(block).items()
         if name not in (own, MARK) and value != {"type": "custom"}
     ]
     if isinstance(block, ThinkingBlock) and block.signature is not None and own != "anthropic":
@@ -237,6 +242,7 @@ def bytes_of(data: object) -> bytes | None:
 
 def is_utf8(data: bytes) -> bool:
     try:
-        return data.decode() is not None
+        data.decode()
     except UnicodeDecodeError:
         return False
+    return True
