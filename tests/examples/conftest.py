@@ -30,6 +30,8 @@ def assert_sound(log: Path, *options: object) -> None:
     """Replay and check a log as its user does."""
     for command in ("replay", "check"):
         done = refold(command, log, *options)
-        assert (done.returncode, done.stderr) == (0, "")
+        # What to know of this Python's SQLite is no fault of the log.
+        said = [line for line in done.stderr.splitlines() if not line.startswith("note: SQLite ")]
+        assert (done.returncode, said) == (0, [])
         assert "not compared" not in done.stdout
         assert "not replayed" not in done.stdout
