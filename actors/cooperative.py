@@ -1,32 +1,12 @@
-"""Work that takes long and gives the loop back now and then: a generator that yields where others may go on.
-
-A question to a large state is such work (see `refold.actors.effects.Query`): its actor handles nothing else
-until it is answered, so the state does not change, and others have the loop between the steps. The rule: what is
-found does not depend on where the steps end.
-"""
+"""Cooperative work on an event loop; see `refold.events.core.cooperative`."""
 
 import asyncio
-from collections.abc import Generator, Iterable, Iterator
-from typing import Final, TypeAlias, TypeVar
+import contextlib
+from typing import TypeVar
 
-T = TypeVar("T")
+from refold.events.core.cooperative import Cooperative
+
 R = TypeVar("R")
-
-Cooperative: TypeAlias = Generator[None, None, R]
-"""Work of which each step ends with a yield, and which returns what it found."""
-
-ITEMS_PER_STEP: Final = 500
-"""So many small things are done in a step; a few milliseconds."""
-
-
-def at_once(steps: Cooperative[R]) -> R:
-    """Return what `steps` find, without a pause."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as found:
-            value: R = found.value
-            return value
 
 
 async def in_turns(steps: Cooperative[R]) -> R:
@@ -40,12 +20,13 @@ async def in_turns(steps: Cooperative[R]) -> R:
         await asyncio.sleep(0)
 
 
-def listed(items: Iterable[T]) -> Cooperative[list[T]]:
-    """Return a list of `items`."""
-    found: list[T] = []
-    source: Iterator[T] = iter(items)
-    for place, item in enumerate(source, 1):
-        found.append(item)
-        if not place % ITEMS_PER_STEP:
-            yield
-    return found
+async def in_turns_to_its_end(steps: Cooperative[R]) -> R:
+    """As `in_turns`, also where the task is cancelled meanwhile, since what is found must not be lost."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as found:
+            value: R = found.value
+            return value
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)

@@ -11,6 +11,7 @@ state anew after a failed append; and new work begins only when the work that wa
 grace period is over.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any, Final, Generic, final
@@ -84,6 +85,19 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         return super()._handle_receive(message)
 
     async def on_receive(self, message: Any) -> Any:
+        try:
+            return await self._handle(message)
+        except asyncio.CancelledError:  # By other code, say: what no asker waits for is told to the next instance.
+            match message:
+                case EffectEnded():
+                    self._offer_later(msgspec.structs.replace(message, attempt=message.attempt + 1))
+                case Later() | Wake() | Envelope(insist=True):
+                    self.system.clock.call_later(RECORD_RETRY_S, teller(self.actor_ref, message))
+                case _:
+                    pass
+            raise
+
+    async def _handle(self, message: Any) -> Any:
         match message:
             case EffectEnded():
                 await self._effect_ended(message)
@@ -295,6 +309,9 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     def on_stop(self) -> None:
         self._effects.let_go()
         self.on_passivate()
+
+    def on_cancelled(self) -> None:  # What it waits for goes on with the next instance, and so does what it wants.
+        self.system.clock.call_later(RECORD_RETRY_S, teller(self.actor_ref, Wake()))
 
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:  # The next instance sets its own timers.
         self.on_stop()

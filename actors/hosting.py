@@ -107,6 +107,8 @@ class Host:
         self, system: ActorSystem, journal: Journal, in_flight: EffectsInFlight, cancel_grace_s: float = CANCEL_GRACE_S
     ) -> None:
         self._system = system
+        self.background = system.background
+        """Begins work beside the actors; see `ActorSystem.background`."""
         self._journal = journal
         self._in_flight = in_flight
         self._cancel_grace_s = cancel_grace_s

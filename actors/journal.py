@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
+from refold.actors.kernel.supervision import Background
 from refold.actors.snapshots import Snapshots
 from refold.events.core.errors import PersistenceError, StreamDeleted, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
@@ -77,7 +78,9 @@ class Journal:
         self.snapshots: Snapshots | None = None
         """Keeps the states that are folded from the store; None = none are kept or used."""
         self._waiting: deque[_Waiting] = deque()
-        self._writer: asyncio.Task[None] | None = None
+        self._writer: Background | None = None
+        self._group: list[_Waiting] = []
+        """What is being written."""
         self._closed = False
         self._end_of_loop: AsyncGenerator[None] | None = None
 
@@ -102,8 +105,7 @@ class Journal:
         entry = _Waiting(batches, payloads or {})
         self._waiting.append(entry)
         if self._writer is None:
-            self._writer = loop.create_task(self._write(), name="journal")
-            self._writer.add_done_callback(self._writer_ended)
+            self._writer = Background("journal", self._write, self._all_written)
         cancelled: asyncio.CancelledError | None = None
         while not entry.settled():
             try:
@@ -127,7 +129,7 @@ class Journal:
 
     async def _written(self) -> None:
         while self._writer is not None:
-            await asyncio.wait([self._writer])
+            await self._writer.wait()
 
     async def _ended_with_loop(self) -> AsyncGenerator[None]:
         """Wait for what was accepted, where nobody closes this and the loop ends, which closes its generators."""
@@ -138,26 +140,17 @@ class Journal:
             await self._written()
 
     async def _write(self) -> None:
-        group: list[_Waiting] = []
         try:
             while self._waiting:
-                group = self._next_group()
-                await self._write_group(group)
+                self._group = self._next_group()
+                await self._write_group(self._group)
         finally:
-            self._writer = None
-            for entry in group:  # Settled, unless the loop is being torn down under us.
-                entry.settle(None, self._torn_down(outcome_unknown=True))
+            for entry in self._group:  # Settled, unless other code has cancelled this, or the loop is torn down.
+                failed = f"the work on {self.store.name} was cancelled by other code"
+                entry.settle(None, PersistenceError(failed, outcome_unknown=True))
 
-    def _writer_ended(self, writer: "asyncio.Task[None]") -> None:
-        """Let nobody wait for a writer that was cancelled, perhaps before it began."""
-        if self._writer is writer:
-            self._writer = None
-        if self._writer is None:
-            while self._waiting:
-                self._waiting.popleft().settle(None, self._torn_down(outcome_unknown=False))
-
-    def _torn_down(self, *, outcome_unknown: bool) -> PersistenceError:
-        return PersistenceError(f"{self.store.name} is being closed", outcome_unknown=outcome_unknown)
+    def _all_written(self) -> None:
+        self._writer = None
 
     def _next_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []

@@ -8,11 +8,11 @@ The rule: a snapshot may fail to be written, and be lost; only the time that ope
 See `refold.stores.folding` for when one is used.
 """
 
-import asyncio
 import logging
 from typing import Any, Final
 
 from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.supervision import Background, Begin
 from refold.events.core.codec import EventCodec
 from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import PureCore
@@ -57,13 +57,14 @@ class Snapshots:
         every: events after which a stream's state is kept again, at least 1.
     """
 
-    def __init__(self, store: EventStore, every: int = SNAPSHOT_EVERY) -> None:
+    def __init__(self, store: EventStore, every: int = SNAPSHOT_EVERY, begin: Begin = Background) -> None:
         self._store = store
+        self._background = begin
         self._every = every
         self.used_from = max(1, every // RESTING)
         """Events of a stream for which a snapshot may be there."""
         self._waiting: dict[StreamName, tuple[PureCore[Any, Any, Any], EventCodec[Any], Growth]] = {}
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: Background | None = None
         self._closed = False
         self.written = 0
         self.failed = 0
@@ -98,7 +99,7 @@ class Snapshots:
         growth.events = growth.bytes = 0
         self._waiting[stream] = (core, codec, growth)
         if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="snapshots")
+            self._writing = self._background("snapshots", self._write, self._written_all)
 
     async def close(self, clock: Clock, grace_s: float) -> None:
         """Write what waits, for at most `grace_s` seconds, and take no more."""
@@ -106,27 +107,27 @@ class Snapshots:
         writing = self._writing
         if writing is None:
             return
-        timer = clock.call_later(grace_s, writing.cancel) if grace_s > 0 else None
+        timer = clock.call_later(grace_s, writing.end) if grace_s > 0 else None
         try:
             if timer is None:
-                writing.cancel()
-            await asyncio.wait([writing])
+                writing.end()
+            await writing.wait()
         finally:
             if timer is not None:
                 timer.cancel()
 
+    def _written_all(self) -> None:
+        self._writing = None
+
     async def _write(self) -> None:
-        try:
-            while self._waiting:
-                stream = next(iter(self._waiting))
-                core, codec, growth = self._waiting.pop(stream)
-                try:
-                    await self._keep(stream, core, codec, growth)
-                except Exception as error:  # noqa: BLE001 - The border to a store, or to a core, of the user's.
-                    self.failed += 1
-                    log.info("the state of %s is not kept: %s", stream, error)
-        finally:
-            self._writing = None
+        while self._waiting:
+            stream = next(iter(self._waiting))
+            core, codec, growth = self._waiting.pop(stream)
+            try:
+                await self._keep(stream, core, codec, growth)
+            except Exception as error:  # noqa: BLE001 - The border to a store, or to a core, of the user's.
+                self.failed += 1
+                log.info("the state of %s is not kept: %s", stream, error)
 
     async def _keep(
         self, stream: StreamName, core: PureCore[Any, Any, Any], codec: EventCodec[Any], growth: Growth

@@ -85,6 +85,11 @@ class AgentRuntime:
             10,000.
         queue_max: most inputs that may wait in one session, for their turn or for their time; the next one is refused
             with `QueueFull`, and nothing of it is recorded; default 10,000, None = any number.
+        input_bytes_max: most bytes of one input, texts (in UTF-8), images and documents together; a longer one is
+            refused with `CommandRejected`; default 32 MiB, None = any number.
+        result_bytes_max: most bytes of one result of a tool, texts and images together. Of a longer one nothing is
+            kept: the model is told its size and the limit, and the call has failed for good; default 8 MiB, None = any
+            number.
         passivate_after_s: how long a session is idle before it leaves memory; its next message reads it from the log
             again; default 60, None = it stays.
         live_max: most actors in memory before idle sessions are let go, longest idle first; default 10,000, None = any

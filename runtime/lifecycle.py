@@ -22,7 +22,7 @@ from refold.actors.journal import Journal
 from refold.actors.kernel.clock import SystemClock
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.ref import ActorRef
-from refold.actors.kernel.supervision import ActorFailure
+from refold.actors.kernel.supervision import ActorFailure, Background
 from refold.actors.kernel.system import ActorSystem, ended_without_fail
 from refold.actors.snapshots import Snapshots
 from refold.actors.thread_pool import ThreadPool
@@ -85,7 +85,7 @@ class Lifecycle:
         self._owns_store = False
         self._entered = False
         self._closing: asyncio.Task[None] | None = None
-        self._resuming: asyncio.Task[None] | None = None
+        self._resuming: Background | None = None
         self._late: LateTools | None = None
         self._inbox: InboxReader | None = None
 
@@ -182,7 +182,7 @@ class Lifecycle:
         agents, every = self.agents, self._settings.snapshot_every
         journal = Journal(store, agents.redaction)
         self.event_bus.redaction = agents.redaction
-        journal.snapshots = Snapshots(store, every) if every is not None else None
+        journal.snapshots = Snapshots(store, every, system.background) if every is not None else None
         for found in agents:
             if found.hooks is not None:
                 found.hooks.publish = self.event_bus.progressed
@@ -225,8 +225,8 @@ class Lifecycle:
         await note.ask(RuntimeStarted(code=code), block=False)
         self._late = await agents.attach(self.host, renew)
         if self.step_snapshots is not None:
-            self.step_snapshots.begin(store, self.event_bus.subscribe)
-        self._resuming = asyncio.get_running_loop().create_task(self._resume(context, note), name="resume open runs")
+            self.step_snapshots.begin(store, self.event_bus.subscribe, context.system.background)
+        self._resuming = context.system.background("resume open runs", lambda: self._resume(context, note))
         self._inbox = reader_of(context)
 
     async def _resume(self, context: RuntimeContext, note: ActorRef) -> None:
@@ -284,8 +284,7 @@ class Lifecycle:
             if self.step_snapshots is not None and context is not None:
                 await self.step_snapshots.close(context.system.clock, 0)
             if self._resuming is not None:
-                self._resuming.cancel()
-                await asyncio.wait([self._resuming])
+                await self._resuming.stop()
             if self._late is not None:
                 await self._late.end()
             if context is not None:

@@ -7,6 +7,7 @@ from typing import TypedDict
 
 import msgspec
 
+from refold.actors.calls.results import RESULT_BYTES_MAX
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.snapshots import SNAPSHOT_EVERY
@@ -39,6 +40,8 @@ class RuntimeOptions(TypedDict, total=False):
     ask_timeout_s: float
     mailbox_capacity: int
     queue_max: int | None
+    input_bytes_max: int | None
+    result_bytes_max: int | None
     passivate_after_s: float | None
     live_max: int | None
     snapshot_every: int | None
@@ -70,6 +73,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ask_timeout_s: float = 30.0
     mailbox_capacity: int = 10_000
     queue_max: int | None = QUEUE_MAX
+    input_bytes_max: int | None = 32 * 1024 * 1024
+    result_bytes_max: int | None = RESULT_BYTES_MAX
     passivate_after_s: float | None = 60.0
     live_max: int | None = 10_000
     snapshot_every: int | None = SNAPSHOT_EVERY
@@ -84,7 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backpressure: BackpressureGuard | None = None
 
 
-MAY_BE_NONE = ("passivate_after_s", "live_max", "snapshot_every", "queue_max")
+MAY_BE_NONE = ("passivate_after_s", "live_max", "snapshot_every", "queue_max", "input_bytes_max", "result_bytes_max")
 """Options that None switches off."""
 
 
@@ -122,6 +127,8 @@ def checked_options(given: RuntimeOptions) -> Settings:
         ("mailbox_capacity", options.mailbox_capacity, 1),
         ("live_max", options.live_max, 1),
         ("queue_max", options.queue_max, 1),
+        ("input_bytes_max", options.input_bytes_max, 1),
+        ("result_bytes_max", options.result_bytes_max, 1),
         ("snapshot_every", options.snapshot_every, 1),
     ):
         if count is None and name in MAY_BE_NONE:

@@ -26,6 +26,7 @@ from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
+from refold.actors.kernel.supervision import Background
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent, SubagentTool, asking, check_streams, with_subagents
 from refold.agents.middleware_tools import tools_of
@@ -62,11 +63,12 @@ class LateTools:
         renew: Callable[[], Awaitable[object]],
     ) -> None:
         self._host = host
+        self._background = host.background
         self._known = known
         self._renew = renew
         self._taken = list(known())
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[Background] = set()
         self._turn = asyncio.Lock()
         self._ended = False
 
@@ -93,13 +95,12 @@ class LateTools:
     async def in_force(self) -> None:
         """Return when everything that changed so far is in force."""
         while self._tasks:
-            await asyncio.wait(self._tasks)
+            await next(iter(self._tasks)).wait()
 
     def _begin(self, fresh: Sequence[StreamObject[Any, Any, Any]]) -> None:
         if not self._ended:
-            task = self._loop.create_task(self._put_in_force(fresh), name="late tools")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            work = self._background("late tools", lambda: self._put_in_force(fresh), lambda: self._tasks.discard(work))
+            self._tasks.add(work)
 
     async def _put_in_force(self, fresh: Sequence[StreamObject[Any, Any, Any]]) -> None:
         async with self._turn:  # Or an earlier state of the tools could come last.
@@ -117,9 +118,8 @@ class LateTools:
         """Put nothing more in force."""
         self._ended = True
         while self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(self._tasks)
+            for work in list(self._tasks):
+                await work.stop()
 
 
 class RunningAgent:
@@ -286,6 +286,7 @@ class RunningAgents:
                 subagents=subagents,
                 recovery=found.agent.config.recovery_function,
                 cancel_grace_s=context.settings.cancel_grace_s,
+                result_bytes_max=context.settings.result_bytes_max,
             )
 
         def session(_: str) -> Actor:

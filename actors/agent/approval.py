@@ -48,8 +48,9 @@ class ApprovalActor(Actor):
                 place = (message.reply_to.address, message.key)
                 if place not in self._waiting:
                     ask = self._ask
-                    task = self.spawn(self._have_decided(ask, message), name=message.key) if ask is not None else None
-                    self._waiting[place] = (message, task)
+                    self._waiting[place] = (message, None)
+                    if ask is not None:
+                        self._have_asked(ask, message)
             case CancelEffect(asker=asker, key=key):
                 waiting, task = self._waiting.pop((asker, key), (None, None))
                 if task is not None:
@@ -60,6 +61,20 @@ class ApprovalActor(Actor):
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:
         for waiting, _ in self._waiting.values():
             tell_end(waiting.reply_to, EffectEnded(key=waiting.key))
+
+    def on_cancelled(self) -> None:
+        self.on_failure()
+
+    def _have_asked(self, ask: AskHandler, message: StartApproval) -> None:
+        task = self.spawn(self._have_decided(ask, message), name=message.key)
+        self._waiting[message.reply_to.address, message.key] = (message, task)
+        task.add_done_callback(lambda task: self._asked(ask, message, task))
+
+    def _asked(self, ask: AskHandler, message: StartApproval, task: "asyncio.Task[None]") -> None:
+        """Ask again where other code has cancelled the question."""
+        waiting = self._waiting.get((message.reply_to.address, message.key))
+        if task.cancelled() and waiting is not None and waiting[1] is task and self.lives:
+            self._have_asked(ask, message)
 
     async def _have_decided(self, ask: AskHandler, message: StartApproval) -> None:
         place, request = (message.reply_to.address, message.key), message.request

@@ -204,7 +204,8 @@ class BreakerActor(Actor):
         """Write what was found up to `last`; None = all of it."""
         taken = self.take(last)
         if taken:
-            self._begin(self._write(taken))
+            # Where other code cancels the task before its first step, nobody else would settle it.
+            self._begin(self._write(taken)).add_done_callback(lambda _: self.settle(taken, asyncio.CancelledError()))
 
     def take(self, last: _Finding | None) -> list[_Finding]:
         """Return what is to be written up to `last`, which counts as offered now; None = all of it."""
@@ -222,7 +223,7 @@ class BreakerActor(Actor):
         self._writes += bool(taken)
         return taken
 
-    async def _write(self, taken: Sequence[_Finding]) -> None:
+    async def _write(self, taken: list[_Finding]) -> None:
         failure: BaseException | None = None
         try:
             await self._journal.append(batches_of(taken))
@@ -234,8 +235,10 @@ class BreakerActor(Actor):
         finally:
             self.settle(taken, failure)
 
-    def settle(self, taken: Sequence[_Finding], failure: BaseException | None) -> None:
-        """Learn what became of what was taken; None = it is durable."""
+    def settle(self, offered: list[_Finding], failure: BaseException | None) -> None:
+        """Learn what became of what was taken, and empty it; None = it is durable."""
+        taken = offered.copy()
+        offered.clear()
         if not taken:
             return
         self._writes -= 1
@@ -332,10 +335,17 @@ class BreakerActor(Actor):
         if free:
             self.write(free[-1])
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self.system.loop.create_task(work, name=self.address)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda _: work.close())
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled() and self._log.stale:
+            self._recover_later()
 
 
 class _FindingAlong:

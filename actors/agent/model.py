@@ -136,12 +136,27 @@ class ModelActor(Actor):
                 if place not in self._calls:
                     calling = self._calls[place] = _Calling(message)
                     calling.task = self.spawn(self._carry_out(calling), name=message.key)
+                    calling.task.add_done_callback(lambda _: self._unbegun(calling))
             case CancelEffect(asker=asker, key=key):
                 running = self._calls.get((asker, key))
                 if running is not None:
                     running.cancelled = True
                     if running.begun and running.task is not None:
                         running.task.cancel()
+
+    def on_cancelled(self) -> None:
+        for calling in self._calls.values():  # Their tasks end with this instance, and their sessions call again.
+            tell_end(calling.message.reply_to, EffectEnded(key=calling.message.key))
+
+    def _unbegun(self, calling: _Calling) -> None:
+        """Have a call made again whose task other code has cancelled before its first step."""
+        message = calling.message
+        if (
+            not calling.begun
+            and self._calls.pop((message.reply_to.address, message.key), None) is not None
+            and self.lives
+        ):
+            tell_end(message.reply_to, EffectEnded(key=message.key))
 
     async def _carry_out(self, calling: _Calling) -> None:
         message = calling.message
@@ -153,7 +168,7 @@ class ModelActor(Actor):
                 ended = await self._call(calling)
         except asyncio.CancelledError:
             if not calling.cancelled:
-                if not self.actor_ref.is_alive():
+                if not self.lives or not self.actor_ref.is_alive():
                     raise  # This actor stops, and the call stays open as after a crash.
                 ended = self._failed(message, RuntimeError("the provider let out a CancelledError of its own"), None)
         finally:

@@ -20,10 +20,11 @@ import msgspec
 from refold.actors.calls.middleware import CallRefused
 from refold.actors.calls.policy import recovery_text
 from refold.actors.calls.protocols import SessionObserver, ToolRunner
-from refold.actors.calls.results import WithLimit, failure, result_content, text_of_error
+from refold.actors.calls.results import RESULT_BYTES_MAX, WithLimit, failure, result_in_steps, text_of_error
 from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
 from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules
 from refold.actors.cancellation import CancellationToken
+from refold.actors.cooperative import in_turns_to_its_end
 from refold.actors.effects import (
     CANCEL_GRACE_S,
     CallUnderWay,
@@ -92,6 +93,7 @@ class _Running:
         self.of_session = CallUnderWay(message.reply_to.system, cause)
         self.context: ToolContext[object] | None = None
         self.task: asyncio.Task[None] | None = None
+        self.begun = False
         self.silence: Timer | None = None
         self.patience: Timer | None = None
         self.grace: Timer | None = None
@@ -128,6 +130,7 @@ class ToolActor(Actor):
         subagents: runs other agents for calls of the tool; None = nobody does.
         cancel_grace_s: how long a cancelled body may go on before it counts as abandoned; one that watches its
             token is left alone for the first half of it.
+        result_bytes_max: most bytes of a result that are taken; None = any number.
     """
 
     def __init__(
@@ -140,7 +143,9 @@ class ToolActor(Actor):
         subagents: Subagents | None = None,
         recovery: RecoveryFunction | None = None,
         cancel_grace_s: float = CANCEL_GRACE_S,
+        result_bytes_max: int | None = RESULT_BYTES_MAX,
     ) -> None:
+        self._result_bytes_max = result_bytes_max
         self._recovery = recovery
         self._redaction = journal.redaction
         self._facts = FoldedStream(TOOL_CORE, TOOL_CODEC, journal)
@@ -207,6 +212,9 @@ class ToolActor(Actor):
             if not running.told:
                 self._tell_text(running, CRASHED_TEXT, "crashed", broken=True)
 
+    def on_cancelled(self) -> None:
+        self.on_failure()
+
     def _define(self) -> None:
         """Have it recorded once in a life what the tool is, behind the calls that wait already."""
         spec = self._runner.spec(self.tool)
@@ -226,8 +234,15 @@ class ToolActor(Actor):
             return
         running = self._calls[place] = _Running(message)
         running.task = self.spawn(self._run(running, place), name=f"{message.session}/{message.call}")
+        running.task.add_done_callback(lambda _: self._unbegun(running, place))
+
+    def _unbegun(self, running: _Running, place: tuple[str, str]) -> None:
+        """Have a call begun again whose task other code has cancelled before its first step."""
+        if not running.begun and self._calls.pop(place, None) is not None and not running.told and self.lives:
+            self._tell_end(running, EffectEnded(key=running.message.key))
 
     async def _run(self, running: _Running, place: tuple[str, str]) -> None:
+        running.begun = True
         call_under_way.set(running.of_session)
         try:
             if running.token.cancelled:  # Before it began.
@@ -237,9 +252,9 @@ class ToolActor(Actor):
             else:
                 value = await self._carried_out(running)
                 finished = running.context.finished if running.context is not None else None
-                content, payloads = result_content(
-                    value if finished is None else WithLimit(finished, None), self._redaction
-                )
+                result = value if finished is None else WithLimit(finished, None)
+                in_steps = result_in_steps(result, self._result_bytes_max, self._redaction)
+                content, payloads = await in_turns_to_its_end(in_steps)
                 self._tell(running, content, None, payloads, ends_run=finished is not None)
         except asyncio.CancelledError:
             if running.token.cancelled:

@@ -13,20 +13,22 @@ from typing import Final, NamedTuple, TypeGuard, cast
 import msgspec
 
 from refold.actors.calls.validation import checked_block
-from refold.events.core.cleaning import Unrecordable, clean_json, clean_text, without_addresses
+from refold.events.core.cleaning import DEPTH_MAX, Unrecordable, clean_json, clean_text, without_addresses
 from refold.events.core.content import (
     DocumentBlock,
     ErrorKind,
     GivenContent,
     ImageBlock,
+    JsonObject,
     ResultContent,
     StoredBlock,
     TextBlock,
 )
+from refold.events.core.cooperative import ITEMS_PER_STEP, Cooperative, at_once
 from refold.events.core.errors import CircuitOpen, ProviderError, ToolError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.redaction import NOTHING_SECRET, Redaction
-from refold.events.model.payloads import INLINE_BYTES_MAX, kept_whole, spill
+from refold.events.model.payloads import INLINE_BYTES_MAX, kept_whole, spill_in_steps
 
 DEFAULT_RESULT_LIMIT: Final = INLINE_BYTES_MAX
 """As many bytes of text as a result may have and still lie in its event: 64 KiB, some 16,000 tokens of English."""
@@ -38,6 +40,14 @@ IMAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 """Largest image of a result that has a limit, in bytes of the encoded file; model services refuse larger ones."""
 
 
+RESULT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Most bytes of one result that are taken, text and images together, unless a runtime says otherwise."""
+
+
+ITEMS_WRITTEN_PER_STEP: Final = 100
+"""So many items of a large array or object are written in a step."""
+
+
 class WithLimit(NamedTuple):
     """What a tool returned, and how much of it a model is shown."""
 
@@ -46,8 +56,10 @@ class WithLimit(NamedTuple):
     """UTF-8 bytes, 0 to `RESULT_LIMIT_MAX`; None = all of it, and images of any size."""
 
 
-def limited(blocks: Sequence[GivenContent], limit: int | None) -> tuple[list[ResultContent], dict[PayloadHash, bytes]]:
-    """Return a result as a model is shown it, and the payloads that hold the whole of what was cut.
+def limited(
+    blocks: Sequence[GivenContent], limit: int | None
+) -> Cooperative[tuple[list[ResultContent], dict[PayloadHash, bytes]]]:
+    """Return a result as a model is shown it, and the payloads that hold the whole of what was cut; in steps.
 
     Raises:
         Unrecordable: an image is too large, or a text too large to be kept at all.
@@ -68,7 +80,7 @@ def limited(blocks: Sequence[GivenContent], limit: int | None) -> tuple[list[Res
     payloads: dict[PayloadHash, bytes] = {}
     for block in blocks:
         if isinstance(block, TextBlock) and _size(block) > share:
-            cut, whole = _cut(block, share)
+            cut, whole = yield from _cut(block, share)
             payloads[cut.hash] = whole
             shown.append(cut)
         else:
@@ -81,8 +93,8 @@ def _size(block: TextBlock) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _cut(block: TextBlock, share: int) -> tuple[StoredBlock, bytes]:
-    kept, whole = kept_whole(block)
+def _cut(block: TextBlock, share: int) -> Cooperative[tuple[StoredBlock, bytes]]:
+    kept, whole = yield from kept_whole(block)
     data = block.text.encode()
     tail_size = share // 3
     head = data[: share - tail_size].decode(errors="ignore")
@@ -118,33 +130,107 @@ class CallFailed(ToolError):
 def result_content(
     value: object, redaction: Redaction = NOTHING_SECRET
 ) -> tuple[tuple[ResultContent, ...], dict[PayloadHash, bytes]]:
-    """Return a tool's value as content, with the payloads of what is large.
+    """As `result_in_steps`, without a pause, and however large the value is."""
+    return at_once(result_in_steps(value, None, redaction))
+
+
+def result_in_steps(
+    value: object, bytes_max: int | None = RESULT_BYTES_MAX, redaction: Redaction = NOTHING_SECRET
+) -> Cooperative[tuple[tuple[ResultContent, ...], dict[PayloadHash, bytes]]]:
+    """Return a tool's value as content, with the payloads of what is large; in steps of some milliseconds.
 
     Text stays text, None is no content, blocks stay blocks, and everything else becomes its JSON text. What is too long
     for a model is cut as `refold.actors.calls.results` says.
 
     Raises:
-        Unrecordable: the value has no JSON form, or holds an image that is too large; names the path.
+        Unrecordable: the value has no JSON form, holds an image that is too large, or has more than `bytes_max` bytes
+            in all; names the path.
     """
     given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
-    shown, whole = limited(redaction.value(result_blocks(given.value)), given.limit)
-    content, payloads = spill(shown)
+    blocks = yield from _blocks(given.value, bytes_max)
+    size = sum(_size(block) if isinstance(block, TextBlock) else len(block.data) for block in blocks)
+    if bytes_max is not None and size > bytes_max:
+        raise _too_large(f"{size:,}", bytes_max)
+    shown, whole = yield from limited(redaction.value(blocks), given.limit)
+    content, payloads = yield from spill_in_steps(shown)
     return content, {**whole, **payloads}
 
 
 def result_blocks(value: object) -> Sequence[GivenContent]:
-    """Return a tool's value as blocks, however large; see `result_content`."""
+    """Return a tool's value as blocks, however large; see `result_in_steps`."""
+    return at_once(_blocks(value, None))
+
+
+def _blocks(value: object, bytes_max: int | None) -> Cooperative[Sequence[GivenContent]]:
     if value is None:
         return ()
-    if isinstance(value, str):
-        return (TextBlock(text=clean_text(str.__str__(value))),) if value else ()
     if isinstance(value, TextBlock):
-        return result_blocks(value.text)
+        value = value.text
+    if isinstance(value, str):
+        if bytes_max is not None and len(value) > bytes_max:  # Before anything walks through all of it.
+            raise _too_large(f"at least {len(value):,}", bytes_max)
+        return (TextBlock(text=clean_text(str.__str__(value))),) if value else ()
     if isinstance(value, ImageBlock | DocumentBlock):
         return (checked_block(value),)
     if _are_blocks(value):
-        return [block for item in value for block in result_blocks(item)]
-    return (TextBlock(text=msgspec.json.encode(clean_json(value)).decode()),)
+        found: list[GivenContent] = []
+        for item in value:
+            found += yield from _blocks(item, bytes_max)
+        return found
+    written = bytearray()
+    yield from _write_json(value, written, bytes_max, "$", 0)
+    return (TextBlock(text=written.decode()),)
+
+
+def _write_json(value: object, written: bytearray, bytes_max: int | None, path: str, depth: int) -> Cooperative[None]:
+    """Write the JSON of a value behind what is written; of a large array or object each item by itself."""
+    if depth >= DEPTH_MAX or _is_small(value):
+        written += msgspec.json.encode(clean_json(value, path, depth))
+        _require_room(written, bytes_max)
+        return
+    is_object = isinstance(value, dict)
+    items = cast("dict[object, object]", value).items() if is_object else enumerate(cast("list[object]", value))
+    names: set[str] = set()
+    written += b"{" if is_object else b"["
+    for place, (key, item) in enumerate(items):
+        written += b"," if place else b""
+        if is_object:
+            [name] = cast("JsonObject", clean_json({key: None}, path, depth))
+            if name in names:
+                raise Unrecordable(path, f"has two keys that both become {name!r:.80}; rename one")
+            names.add(name)
+            written += msgspec.json.encode(name) + b":"
+        yield from _write_json(
+            item, written, bytes_max, f"{path}.{key}" if is_object else f"{path}[{place}]", depth + 1
+        )
+        if not place % ITEMS_WRITTEN_PER_STEP:
+            yield
+    written += b"}" if is_object else b"]"
+    _require_room(written, bytes_max)
+
+
+def _is_small(value: object) -> bool:
+    """Tell whether a value is written in one step: it is no plain array or object, or one of few values in all."""
+    seen, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        kind = type(each)
+        if kind in (dict, list, tuple):
+            inner = cast("dict[object, object] | list[object]", each)
+            seen += len(inner)
+            if seen > ITEMS_PER_STEP:
+                return False
+            waiting.extend(inner.values() if isinstance(inner, dict) else inner)
+    return True
+
+
+def _require_room(written: bytearray, bytes_max: int | None) -> None:
+    if bytes_max is not None and len(written) > bytes_max:
+        raise _too_large(f"at least {len(written):,}", bytes_max)
+
+
+def _too_large(size: str, bytes_max: int) -> Unrecordable:
+    return Unrecordable("$", f"has {size} bytes; a result may have {bytes_max:,} (the runtime's `result_bytes_max`)")
 
 
 def _are_blocks(value: object) -> TypeGuard[Sequence[GivenContent]]:

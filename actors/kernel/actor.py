@@ -37,6 +37,8 @@ class Cell(Protocol):
     @property
     def actor(self) -> "Actor | None": ...
     @property
+    def open(self) -> bool: ...
+    @property
     def closed(self) -> bool: ...
     @property
     def dependents(self) -> Dependents: ...
@@ -103,6 +105,11 @@ class Actor(_PykkaActor):
         return self._cell.address
 
     @property
+    def lives(self) -> bool:
+        """Whether this instance handles messages: it has not been replaced, and no stop is under way."""
+        return self._cell.actor is self and self._cell.open
+
+    @property
     def actor_stopped(self) -> threading.Event:
         """An event that says whether this instance is over; made when asked for, so ask again, do not keep it."""
         event = threading.Event()
@@ -157,6 +164,12 @@ class Actor(_PykkaActor):
         traceback: TracebackType | None,
     ) -> Any:
         """Clean up after a failure in a message, before the instance is replaced. May be `async def`."""
+
+    def on_cancelled(self) -> None:
+        """Say what becomes of the work of this instance, which ends: other code has cancelled the task that it ran in.
+
+        Nothing more of the instance is called; the next message makes a new one. Must be a plain function.
+        """
 
     def take_along(self, wanted: Callable[[object], bool], most: int) -> list[tuple[Any, Reply]]:
         """Take the next messages out of the mailbox, to handle them together with the one that is handled now.

@@ -19,6 +19,7 @@ import asyncio
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from types import CoroutineType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -30,7 +31,7 @@ from refold.actors.kernel.lifecycle import Dependents, Passivation
 from refold.actors.kernel.mailbox import START, STOP, Mailbox, Signal
 from refold.actors.kernel.ref import ActorRef, System
 from refold.actors.kernel.reply import Handling, Reply, current_handling
-from refold.actors.kernel.supervision import Moment, ParkedMessage, describe
+from refold.actors.kernel.supervision import Moment, ParkedMessage, describe, log
 from refold.events.core.errors import LogFormatError, RefoldError
 
 R = TypeVar("R")
@@ -228,7 +229,17 @@ class ActorCell(Mailbox[CellSystem]):
 
     def _continue_in_task(self, first: Work | None = None, reply: Reply | None = None) -> None:
         system = self.system
-        self._task = system.loop.create_task(self._run(first, reply), name=self.address, context=system.context.copy())
+        work = self._run(first, reply)
+        self._task = system.loop.create_task(work, name=self.address, context=system.context.copy())
+        self._task.add_done_callback(partial(self._ended_unbegun, work, first, reply))
+
+    def _ended_unbegun(self, work: Work, first: Work | None, reply: Reply | None, task: "asyncio.Task[None]") -> None:
+        """Where other code cancelled our task before its first step: end as where that happens later."""
+        if task.cancelled() and task is self._task and not self.closed:
+            work.close()
+            if first is not None:
+                first.close()
+            self._end_by(CancelledError(), reply)
 
     async def _run(self, first: Work | None, reply: Reply | None) -> None:
         """Handle messages until none is left; what has to wait does so here."""
@@ -423,6 +434,9 @@ class ActorCell(Mailbox[CellSystem]):
     def _end_by(self, error: BaseException, reply: Reply | None) -> None:
         """End with our task or our loop: answer every asker, leave nothing behind that claims to live."""
         reason = f"its event loop or task was ended by {describe(error)}"
+        if isinstance(error, CancelledError) and self.actor is not None:
+            log.error("the task of actor %s was cancelled by other code", self.address)
+            self.actor.on_cancelled()
         self._fail_along(ActorStopped(self.address, reason))
         if reply is not None:
             reply.settle(error=ActorStopped(self.address, reason))

@@ -1,14 +1,17 @@
 """What happens to an actor that fails: restarted after a growing pause, and stopped if that keeps happening.
 
+The same for work beside the actors (`Background`), which is never given up.
+
 Only the decision and the report are here; `refold.actors.kernel.cell` carries it out. The rule protected here: no
 failure is silent. Each is logged on `refold.actors`, remembered, and reported to the system's `on_failure` as an
 `ActorFailure`; a told message that an actor failed on is not handled again by itself, and is kept as a `ParkedMessage`.
 """
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -85,6 +88,8 @@ class Supervisor:
         self._on_failure = on_failure
         self.failures: deque[ActorFailure] = deque(maxlen=FAILURES_MAX)
         """The last ones, oldest first."""
+        self.background_restarts = 0
+        """How often background work was begun again."""
         self.parked: deque[ParkedMessage] = deque(maxlen=PARKED_MAX)
         """The last ones, oldest first."""
 
@@ -107,6 +112,20 @@ class Supervisor:
             restarts_s.append(now_s)
         self.report(address, error, during, restarts=len(restarts_s), stopped=stopped)
         return None if stopped else self._policy.pause_s(len(restarts_s))
+
+    def begun_again(self, name: str, error: BaseException, restarts: int) -> None:
+        """Remember that background work ended before its time, and tell the listener; it has been logged."""
+        self.background_restarts += 1
+        self._tell(
+            ActorFailure(
+                address=f"background/{name}",
+                error_type=f"{type(error).__module__}.{type(error).__qualname__}",
+                message=str(error) or "it was cancelled by other code",
+                during="background",
+                restarts=restarts,
+                stopped=False,
+            )
+        )
 
     def report(
         self, address: str, error: BaseException, during: Moment, *, restarts: int = 0, stopped: bool = False
@@ -131,6 +150,9 @@ class Supervisor:
             restarts=restarts,
             stopped=stopped,
         )
+        self._tell(failure)
+
+    def _tell(self, failure: ActorFailure) -> None:
         self.failures.append(failure)
         if self._on_failure is None:
             return
@@ -143,3 +165,107 @@ class Supervisor:
 def describe(error: BaseException) -> str:
     """Return an error in one line: its class and text."""
     return f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
+
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+PAUSES = RestartPolicy()
+"""Of background work, which is begun again however often it ends."""
+
+
+class Begin(Protocol):
+    """Begins background work and returns it; `Background` itself, or `ActorSystem.background`, which also reports."""
+
+    def __call__(self, name: str, work: Work, /, over: Callable[[], None] | None = None) -> "Background": ...
+
+
+class Background:
+    """Work beside the actors that must not end before its owner ends it; begins when it is made, on the running loop.
+
+    Any code on the loop may cancel any task, and any work may raise. Whatever ends a task of this, the work is begun
+    again after a pause that grows; that is logged, and reported. So `work` must take up what there is to do from where
+    it keeps that. It is over when `work` returns.
+
+    Args:
+        name: of its tasks, for logs and debuggers.
+        work: makes the coroutine that does it.
+        over: called when `work` has returned, or was ended.
+        report: is told, in addition to the log, what ended a task before its time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Work,
+        /,
+        over: Callable[[], None] | None = None,
+        report: Callable[[str, BaseException, int], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.restarts = 0
+        """How often it was begun again."""
+        self._work = work
+        self._over = over
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._ends_s: list[float] = []
+        self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._finished = self._loop.create_future()
+        self._begin()
+
+    @property
+    def is_over(self) -> bool:
+        return self._finished.done()
+
+    def end(self) -> None:
+        """Have it end; `wait` returns when it has."""
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._settle()
+        else:
+            self._task.cancel()
+
+    async def wait(self) -> None:
+        """Return when it is over."""
+        await asyncio.wait([self._finished])
+
+    async def stop(self) -> None:
+        """End it, and return when it has ended."""
+        self.end()
+        await self.wait()
+
+    def _begin(self) -> None:
+        self._timer = None
+        work = self._whole()
+        self._task = self._loop.create_task(work, name=self.name)
+        self._task.add_done_callback(self._task_ended)
+        self._task.add_done_callback(lambda _: work.close())  # Cancelled before its first step, it would warn of that.
+
+    async def _whole(self) -> None:
+        await self._work()
+        self._settle()  # At once, so that what comes from now on begins other work.
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None or self._ended or isinstance(error, KeyboardInterrupt | SystemExit):  # Those end the loop.
+            self._settle()
+            return
+        now_s = self._loop.time()
+        self._ends_s = [*(end_s for end_s in self._ends_s if now_s - end_s < PAUSES.window_s), now_s]
+        pause_s = PAUSES.pause_s(len(self._ends_s))
+        self.restarts += 1
+        failed = None if task.cancelled() else error
+        cause = f"failed: {describe(failed)}" if failed is not None else "was cancelled by other code"
+        log.error("%s %s; it begins again in %g s", self.name, cause, pause_s, exc_info=failed)
+        # By the loop's own time, since a clock that a test moves may stand still.
+        self._timer = self._loop.call_later(pause_s, self._begin)
+        if self._report is not None:
+            self._report(self.name, error, self.restarts)
+
+    def _settle(self) -> None:
+        if not self._finished.done():
+            self._finished.set_result(None)
+            if self._over is not None:
+                self._over()

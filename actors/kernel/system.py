@@ -26,7 +26,15 @@ from refold.actors.kernel.mailbox import START, CrossThreadQueue, is_vital
 from refold.actors.kernel.pykka_bridge import ThreadActorBridge
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import OpenAsks, Reply, current_handling
-from refold.actors.kernel.supervision import ActorFailure, ParkedMessage, RestartPolicy, Supervisor, log
+from refold.actors.kernel.supervision import (
+    ActorFailure,
+    Background,
+    ParkedMessage,
+    RestartPolicy,
+    Supervisor,
+    Work,
+    log,
+)
 from refold.events.core.errors import BackpressureShed, ConfigError
 
 R = TypeVar("R")
@@ -200,6 +208,10 @@ class ActorSystem:
     def live_count(self) -> int:
         """Return how many addresses have an actor now."""
         return len(self._cells)
+
+    def background(self, name: str, work: Work, /, over: Callable[[], None] | None = None) -> Background:
+        """Begin work that must not end before its owner ends it; see `Background`."""
+        return Background(name, work, over, self.supervisor.begun_again)
 
     @property
     def failures(self) -> tuple[ActorFailure, ...]:

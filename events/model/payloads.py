@@ -5,8 +5,11 @@ JSON becomes a payload. Who needs the content reads the payload and restores the
 is shown always holds restored blocks.
 """
 
+import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias, TypeVar, cast
+from itertools import chain
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -25,6 +28,7 @@ from refold.events.core.content import (
     ToolResultBlock,
     is_json_object,
 )
+from refold.events.core.cooperative import Cooperative, at_once
 from refold.events.core.errors import LogFormatError
 from refold.events.core.event import Event
 from refold.events.core.ids import PayloadHash
@@ -37,6 +41,12 @@ INLINE_BYTES_MAX = 64 * 1024
 
 PAYLOAD_BYTES_MAX = 256 * 1024 * 1024
 """Largest JSON of a block at all; no store has to take more."""
+
+PIECE: Final = 3 * 32 * 1024
+"""Characters or bytes of a large block that are encoded in one step; a number that base64 needs no padding for."""
+
+_PLACE: Final = "refoldrefoldrefoldrefold"
+"""Stands for what is large in a block while the rest of it is encoded; base64 of some bytes, too."""
 
 B = TypeVar("B", bound=Block)
 C = TypeVar("C")
@@ -57,32 +67,70 @@ def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[Paylo
     Raises:
         Unrecordable: a large block would be read back as another one.
     """
+    return at_once(spill_in_steps(content))
+
+
+def spill_in_steps(
+    content: Sequence[B],
+) -> Cooperative[tuple[tuple[B | StoredBlock, ...], dict[PayloadHash, bytes]]]:
+    """As `spill`, in steps of some milliseconds."""
     kept: list[B | StoredBlock] = []
     payloads: dict[PayloadHash, bytes] = {}
     for block in content:
         if isinstance(block, Storable) and _may_be_large(block):
-            data = _readable(block)
-            if len(data) > PAYLOAD_BYTES_MAX:
-                raise Unrecordable("$", f"has {len(data):,} bytes as JSON; {PAYLOAD_BYTES_MAX:,} are accepted")
+            stored, data = yield from kept_whole(block)
             if len(data) > INLINE_BYTES_MAX:
-                name = payload_hash(data)
-                payloads[name] = data
-                kept.append(StoredBlock(hash=name, bytes=len(data), holds=_kind_of(block)))
+                payloads[stored.hash] = data
+                kept.append(stored)
                 continue
         kept.append(block)
     return tuple(kept), payloads
 
 
-def kept_whole(block: Storable) -> tuple[StoredBlock, bytes]:
-    """Return what stands for a block, however small it is, and the payload that holds it.
+def kept_whole(block: Storable) -> Cooperative[tuple[StoredBlock, bytes]]:
+    """Return what stands for a block, however small it is, and the payload that holds it; in steps.
 
     Raises:
         Unrecordable: the block would be read back as another one, or is too large to be kept.
     """
-    data = _readable(block)
-    if len(data) > PAYLOAD_BYTES_MAX:
-        raise Unrecordable("$", f"has {len(data):,} bytes as JSON; {PAYLOAD_BYTES_MAX:,} are accepted")
-    return StoredBlock(hash=payload_hash(data), bytes=len(data), holds=_kind_of(block)), data
+    digest = hashlib.sha256()
+    pieces: list[bytes] = []
+    size = 0
+    for piece in _json_of(block):
+        digest.update(piece)
+        pieces.append(piece)
+        size += len(piece)
+        if size > PAYLOAD_BYTES_MAX:
+            raise Unrecordable("$", f"has more than {PAYLOAD_BYTES_MAX:,} bytes as JSON, and no more are accepted")
+        if len(pieces) > 1:
+            yield
+    name = PayloadHash(digest.hexdigest())
+    return StoredBlock(hash=name, bytes=size, holds=_kind_of(block)), b"".join(pieces)
+
+
+def _json_of(block: Storable) -> Iterable[bytes]:
+    """Return the JSON of a block, which decodes to an equal one; of a large one in pieces."""
+    short: Storable = block
+    pieces: Iterable[bytes] = ()
+    match block:
+        case TextBlock(text=text) if len(text) > PIECE:
+            short = msgspec.structs.replace(block, text=_PLACE)
+            pieces = (_text_json(text[start : start + PIECE]) for start in range(0, len(text), PIECE))
+        case ImageBlock(data=data) | DocumentBlock(data=data) if len(data) > PIECE:
+            short = msgspec.structs.replace(block, data=base64.b64decode(_PLACE))
+            pieces = (base64.b64encode(data[start : start + PIECE]) for start in range(0, len(data), PIECE))
+        case _:
+            pass
+    around = _readable(short).split(_PLACE.encode())
+    large = short is not block and len(around) == 2  # Else the place stands elsewhere in the block, too.
+    return chain(around[:1], pieces, around[1:]) if large else (_readable(block),)
+
+
+def _text_json(text: str) -> bytes:
+    try:
+        return _encode(text)[1:-1]
+    except UnicodeError as error:
+        raise Unrecordable("$", f"is a text that cannot be recorded: {error!s:.200}") from None
 
 
 def _readable(block: Storable) -> bytes:

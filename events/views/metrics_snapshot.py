@@ -98,6 +98,8 @@ class LiveCounts(Counts, frozen=True, kw_only=True):
     """Messages to actors that were turned away because a mailbox was full."""
     observer_failures: int = 0
     """Times that a subscriber raised."""
+    background_restarts: int = 0
+    """Times that work of the runtime's own ended before its time, and was begun again."""
 
 
 class ModelCounts(Counts, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from refold.actors.calls.results import CallFailed
 from refold.actors.calls.tool_context import CallingTool, ToolContext
 from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed, once_log_allows
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.actors.kernel.supervision import Background
 from refold.agents.agent import Agent
 from refold.context import RuntimeContext
 from refold.events.core.content import ErrorKind
@@ -163,7 +164,7 @@ class SubagentRuns:
                 return never
 
         waiting = WaitForPerson(shared, calling)
-        telling = asyncio.get_running_loop().create_task(waiting.tell(), name=f"waits {access.session}")
+        telling = shared.system.background(f"waits {access.session}", waiting.tell)
         with (
             _until_the_end(telling),
             shared.event_bus.watch_model(access.session, calling.listen),
@@ -174,11 +175,11 @@ class SubagentRuns:
 
 
 @contextmanager
-def _until_the_end(task: "asyncio.Task[None]") -> Generator[None, None, None]:
+def _until_the_end(work: Background) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        task.cancel()
+        work.end()
 
 
 def _answer_in(result: RunResult, agent: Agent) -> object:

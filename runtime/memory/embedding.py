@@ -93,7 +93,11 @@ class Embedder:
         here = asyncio._get_running_loop()
         if here is not None:
             future: ActorFuture[R] = ActorFuture(here)
-            self._last = here.create_task(self._carry_out(future, wanted, use, unless, self._last))
+            work = self._carry_out(future, wanted, use, unless, self._last)
+            self._last = here.create_task(work)
+            # Where other code cancels the task before its first step, nobody else would settle what is awaited.
+            self._last.add_done_callback(lambda _: future.settle(error=asyncio.CancelledError()))
+            self._last.add_done_callback(lambda _: work.close())
             return future
         try:
             known = unless is not None and unless.get()

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from refold.actors.cooperative import Cooperative, listed
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.future import ActorFuture
 from refold.events.core.cleaning import clean_text
+from refold.events.core.cooperative import Cooperative, listed
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.core.ids import MemoryId
 from refold.events.kinds.episodic import (

@@ -27,7 +27,6 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from refold.actors.cooperative import Cooperative, at_once
 from refold.actors.effects import Envelope, Performed, Query, QueryResult
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
@@ -37,6 +36,7 @@ from refold.actors.kernel.future import ActorFuture
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.checked_core import CheckedCore
+from refold.events.core.cooperative import Cooperative, at_once
 from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, RefoldError
 from refold.events.core.ids import StreamName, checked_identifier, stream_name
 from refold.events.core.pure_core import E, KeyedCommand, Recorded, State, evolve_all, plan

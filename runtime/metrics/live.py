@@ -13,6 +13,7 @@ from typing import Final
 
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.supervision import Background
 from refold.context import RuntimeContext
 from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import StreamName
@@ -47,7 +48,7 @@ class RuntimeMetrics:
         self._written = 0
         """Position of the last event that is known to be in the log."""
         self._waiting: list[tuple[EncodedBatch, Appended]] = []
-        self._reading: asyncio.Task[None] | None = None
+        self._reading: Background | None = None
         self._asked: list[ActorFuture[MetricsSnapshot]] = []
         self._ended = False
         self._failed_appends = 0
@@ -115,7 +116,7 @@ class RuntimeMetrics:
         self._count_waiting()
         self._ended = True
         if self._reading is not None:
-            self._reading.cancel()
+            self._reading.end()
 
     # Counting
 
@@ -128,7 +129,7 @@ class RuntimeMetrics:
         else:
             self._asked.append(future)
             if self._reading is None:
-                self._reading = self._context().system.loop.create_task(self._read(), name="count the log")
+                self._reading = self._context().system.background("count the log", self._read, self._read_all)
 
     def _count_waiting(self) -> None:
         """Count what the journal wrote, as far as nothing is missing in between."""
@@ -153,9 +154,10 @@ class RuntimeMetrics:
             self._refuse(error)
         else:
             self._tell()
-        finally:
-            self._reading = None
-            self._refuse(self._over())  # Those who still wait: this was cancelled.
+
+    def _read_all(self) -> None:
+        self._reading = None
+        self._refuse(self._over())  # Those who still wait: the runtime has ended.
 
     async def _catch_up(self) -> None:
         store = self._context().store
@@ -189,6 +191,7 @@ class RuntimeMetrics:
             failed_appends=self._failed_appends,
             shed_commands=context.system.sheds,
             observer_failures=context.event_bus.failures,
+            background_restarts=context.system.supervisor.background_restarts,
         )
         return snapshot(self._state, live)
 

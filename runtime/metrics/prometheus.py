@@ -243,4 +243,5 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[MetricsSnapshot], Sam
     ("refold_failed_appends", "Appends that the log refused this runtime.", (), _live("failed_appends")),
     ("refold_shed_commands", "Messages to actors that were turned away here.", (), _live("shed_commands")),
     ("refold_observer_failures", "Times that a subscriber raised here.", (), _live("observer_failures")),
+    ("refold_background_restarts", "Times that own work was begun again here.", (), _live("background_restarts")),
 )

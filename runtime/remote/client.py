@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from refold.actors.kernel.clock import Clock, SystemClock
+from refold.actors.kernel.supervision import Background
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
 from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
@@ -202,7 +203,7 @@ async def outcome_within(inbox: Inbox, entry: InboxEntry, seconds: float, clock:
     finally:
         if not watch.waiting and watches.get(name) is watch:
             del watches[name]
-            watch.looking.cancel()
+            watch.looking.end()
 
 
 class OutcomeWatch:
@@ -213,7 +214,7 @@ class OutcomeWatch:
         self._clock = clock
         self.waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
         self._changes = Changes(inbox.file.signature, clock, LOOK_ANYWAY_S)
-        self.looking = asyncio.get_running_loop().create_task(self._look(), name=f"watch of {inbox.file.path.name}")
+        self.looking = Background(f"watch of {inbox.file.path.name}", self._look)
 
     async def outcome(self, entry: InboxEntry, seconds: float) -> InboxOutcome | None:
         future: asyncio.Future[InboxOutcome | None] = asyncio.get_running_loop().create_future()

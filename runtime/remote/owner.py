@@ -7,15 +7,16 @@ is wrong with a row costs that row only; what is wrong with the file is logged a
 nothing.
 """
 
-import asyncio
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from refold.actors.agent.subsession import children_prefix
 from refold.actors.effects import Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.actors.kernel.supervision import Background
 from refold.context import RuntimeContext
 from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
@@ -37,7 +38,7 @@ from refold.remote.protocol import (
     named_event,
     session_command,
 )
-from refold.sessions.access import hooked_input
+from refold.sessions.access import hooked_input, require_size
 from refold.stores.sqlite.file import absolute
 
 log = logging.getLogger("refold.inbox")
@@ -74,23 +75,23 @@ class InboxReader:
         shared = context.settings.allow_shared_folder
         self._inbox = Inbox(log_path, context.system.clock, allow_shared_folder=shared)
         self._only = session
-        self._working: dict[str, asyncio.Task[None]] = {}
-        """Tasks by session."""
-        self._watching: asyncio.Task[None] | None = None
+        self._working: dict[str, Background] = {}
+        """Its work by session."""
+        self._watching: Background | None = None
         self._changes = Changes(self._inbox.file.signature, context.system.clock, LOOK_ANYWAY_S)
         self._complaint = ""
 
     def start(self, poll_s: float) -> None:
         """Look now, and then every `poll_s` seconds of the runtime's clock, until `stop`."""
-        self._watching = asyncio.get_running_loop().create_task(self._watch(poll_s), name="inbox")
+        self._watching = self._context.system.background("inbox", lambda: self._watch(poll_s))
 
     async def stop(self) -> None:
         """Begin nothing more, and return once nothing of it runs; what was not noted is found under its key later."""
-        tasks = [task for task in (self._watching, *self._working.values()) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        parts = [part for part in (self._watching, *self._working.values()) if part is not None]
+        for part in parts:
+            part.end()
+        for part in parts:
+            await part.wait()
 
     async def perform_waiting(self) -> None:
         try:
@@ -98,7 +99,7 @@ class InboxReader:
         except PersistenceError as error:
             self._failed(error)
         while self._working:
-            await asyncio.wait(list(self._working.values()))
+            await next(iter(self._working.values())).wait()
 
     async def _watch(self, poll_s: float) -> None:
         while True:
@@ -119,8 +120,11 @@ class InboxReader:
         for session in sessions:
             ours = only is None or session == only or session.startswith(children_prefix(only))
             if ours and session not in self._working:
-                task = asyncio.get_running_loop().create_task(self._perform_all(session), name=f"inbox of {session}")
-                self._working[session] = task
+                self._working[session] = self._context.system.background(
+                    f"inbox of {session}",
+                    partial(self._perform_all, session),
+                    partial(self._working.__delitem__, session),
+                )
 
     async def _perform_all(self, session: str) -> None:
         """Perform the rows of a session in order; the first one that must wait lets those behind it wait."""
@@ -131,11 +135,10 @@ class InboxReader:
         except (PersistenceError, AskTimeout) as error:  # It is tried again: whether it is in the log, its key tells.
             self._failed(error)
         except ActorStopped as error:
-            log.info("commands to session %s wait for the next runtime: %s", session, error)
+            log.info("commands to session %s wait for the next look, or for the next runtime: %s", session, error)
+            self._changes.expect()
         except Exception as error:  # noqa: BLE001 - the other sessions have tasks of their own, and go on
             self._broke(error, f"the commands to session {session}")
-        finally:
-            del self._working[session]
 
     async def _perform(self, entry: InboxEntry) -> InboxOutcome:
         """Return what came of a row, once that is durable.
@@ -143,7 +146,7 @@ class InboxReader:
         Raises:
             PersistenceError: the log does not take it now.
             AskTimeout: the session does not answer.
-            ActorStopped: the runtime closes.
+            ActorStopped: the runtime closes, or other code cancelled the session's task.
         """
         if isinstance(entry.command, Refused) or entry.command is None:
             return entry.command or Refused(message="the row holds no command")
@@ -156,6 +159,8 @@ class InboxReader:
             raise
         except ActorStopped as error:
             self._context.require_open()
+            if self._context.system.unreachable_because(f"{SESSION_KIND}/{entry.session}") is None:
+                raise  # Other code cancelled its task: it is tried again, and the key tells whether it is in the log.
             return Refused(message=str(error))  # The session has failed for good.
         except (AgentLoopError, CommandRejected, ConfigError) as error:
             return Refused(message=str(error))
@@ -180,6 +185,8 @@ class InboxReader:
             )
         asked, payloads = session_command(command, key, await named_event(context.store, session, command))
         hooks = context.hooks_of(agent)
+        if isinstance(asked, SendInput):
+            require_size(asked.content, context.settings.input_bytes_max)
         if isinstance(asked, SendInput) and hooks is not None:
             asked, payloads = await hooked_input(hooks, session, asked, payloads, context.journal.redaction)
         performed = await ref.ask(Envelope(asked, payloads or {}, vital=True), block=False)

@@ -21,6 +21,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Literal, ParamSpec, cast
 
 import msgspec
@@ -163,6 +164,7 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
                     execution.task = execution.loop.create_task(
                         self._execute(key, work, execution), name=execution.address
                     )
+                    execution.task.add_done_callback(partial(self._executed, key, execution))
                 if not execution.given_up:
                     execution.waiting += 1
                     return execution
@@ -177,9 +179,15 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
             if not isinstance(error, Exception | asyncio.CancelledError):
                 raise
         finally:
-            with self._lock:
+            self._executed(key, execution)
+
+    def _executed(self, key: str, execution: _Execution, _task: "asyncio.Task[None] | None" = None) -> None:
+        """Make room for another execution; also where other code cancels the task before its first step."""
+        execution.outcome.settle(error=asyncio.CancelledError())
+        with self._lock:
+            if self._running.get(key) is execution:
                 del self._running[key]
-            execution.ended.settle(None)
+        execution.ended.settle(None)
 
     async def _result(self, key: str, work: Callable[[], Awaitable[object] | object]) -> Json:
         while not (await self._claim(key)).new:

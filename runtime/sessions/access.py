@@ -13,6 +13,7 @@ import msgspec
 
 from refold.actors.calls.middleware import Hooks, UserBlocks
 from refold.actors.calls.validation import checked_block, checked_messages
+from refold.actors.cooperative import in_turns
 from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
@@ -23,13 +24,14 @@ from refold.events.core.content import (
     GivenContent,
     ImageBlock,
     Message,
+    StoredBlock,
     TextBlock,
     UserContent,
 )
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, stream_name
 from refold.events.core.redaction import NOTHING_SECRET, Redaction
-from refold.events.model.payloads import restored, spill, without_secrets
+from refold.events.model.payloads import restored, spill, spill_in_steps, without_secrets
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
@@ -69,6 +71,29 @@ KEY_BYTES_MAX = 512
 def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[PayloadHash, bytes]]:
     """Return what is recorded of an input, and the payloads of what is large in it; raises as `input_blocks`."""
     return spill(input_blocks(content))
+
+
+def require_size(content: Sequence[UserContent], bytes_max: int | None) -> None:
+    """Refuse an input that is too large.
+
+    Raises:
+        CommandRejected: it has more than `bytes_max` bytes.
+    """
+    size = sum(map(_size_of, content))
+    if bytes_max is not None and size > bytes_max:
+        raise CommandRejected(
+            f"the input has {size:,} bytes; {bytes_max:,} are accepted (the runtime's `input_bytes_max`)"
+        )
+
+
+def _size_of(block: UserContent) -> int:
+    match block:
+        case TextBlock(text=text):
+            return len(text) if text.isascii() else len(text.encode())
+        case StoredBlock(bytes=size):
+            return size
+        case _:
+            return len(block.data)
 
 
 def input_blocks(content: Input) -> list[GivenContent]:
@@ -199,7 +224,7 @@ async def hooked_input(
         (command,), kept = without_secrets(redaction, (command,), payloads)
         command, payloads = redaction.command(command), dict(kept)
     given = cast("UserBlocks", restored(Message("user", command.content), payloads).content)
-    content, more = spill(await hooks.user_message(session, given, input_blocks))
+    content, more = await in_turns(spill_in_steps(await hooks.user_message(session, given, input_blocks)))
     if content == command.content:
         return command, payloads
     return msgspec.structs.replace(command, content=content, original=command.content), {**payloads, **more}
@@ -243,6 +268,10 @@ class SessionAccess:
         """
         self.context.require_open()
         if isinstance(command, SendInput):
+            require_size(command.content, self.context.settings.input_bytes_max)
+            content, more = await in_turns(spill_in_steps(command.content))  # What is replaced already stays.
+            if more:
+                command, payloads = msgspec.structs.replace(command, content=content), {**(payloads or {}), **more}
             await self.context.tools_in_force()
         if isinstance(command, SendInput) and self.context.has_hooks:
             hooks = self.context.hooks_of(await self.read(lambda state: state.agent))

@@ -36,7 +36,7 @@ from refold.events.session.events import (
 from refold.events.session.state import FinishedRun, SessionState, awaits_step, run_of_input
 from refold.publishing.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue
 from refold.publishing.notifications import RecordedSessionEvent
-from refold.sessions.access import Input, SessionAccess, checked_key, checked_time, input_content
+from refold.sessions.access import Input, SessionAccess, checked_key, checked_time, input_blocks
 from refold.sessions.outcome import Cancelled, Completed, Failed, Outcome, RunError, RunResult
 from refold.stores.event_store import EventStore
 
@@ -63,7 +63,7 @@ def begin(
         BackpressureShed: too many inputs are queued or run; with a key, the handle's result says so.
     """
     require_other_session(access.context.system, access.session)
-    blocks, payloads = input_content(content)
+    blocks = tuple(input_blocks(content))
     if cancel is not None and not isinstance(cancel, CancellationToken):
         raise ConfigError(f"cancel must be a CancellationToken, not {type(cancel).__name__}")
     if at is not None and now:
@@ -81,10 +81,10 @@ def begin(
     access.context.require_open()
     guard = access.context.settings.backpressure if command.due_at is None else None
     if guard is None or command.key is not None:
-        return RunHandle(access, command, payloads, cancel, on_performed, stepwise=stepwise)
+        return RunHandle(access, command, {}, cancel, on_performed, stepwise=stepwise)
     guard.acquire()
     try:
-        handle = RunHandle(access, command, payloads, cancel, on_performed, stepwise=stepwise)
+        handle = RunHandle(access, command, {}, cancel, on_performed, stepwise=stepwise)
     except BaseException:
         guard.release()
         raise

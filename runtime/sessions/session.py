@@ -13,10 +13,10 @@ from refold.actors.agent.subsession import children_prefix, parent_of
 from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.tool_context import require_other_session
 from refold.actors.cancellation import CancellationToken
-from refold.actors.cooperative import ITEMS_PER_STEP
 from refold.context import RuntimeContext
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
+from refold.events.core.cooperative import ITEMS_PER_STEP
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
 from refold.events.session.commands import (
@@ -44,7 +44,7 @@ from refold.sessions.access import (
     checked_name,
     checked_time,
     import_command,
-    input_content,
+    input_blocks,
     take_back_command,
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
@@ -133,9 +133,8 @@ class Session:
             CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
             PersistenceError: the input could not be recorded.
         """
-        blocks, payloads = input_content(content)
-        command = SendInput(content=blocks, key=checked_key(key), due_at=checked_time(at))
-        performed = await self._access.ask(command, payloads)
+        command = SendInput(content=tuple(input_blocks(content)), key=checked_key(key), due_at=checked_time(at))
+        performed = await self._access.ask(command)
         assert isinstance(performed, PerformedInRun)
         return performed.run
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.supervision import Background, Begin
 from refold.events.core.content import Message
 from refold.events.core.ids import SessionId, StreamName, stream_name
 from refold.events.core.pure_core import evolve_all
@@ -68,13 +69,18 @@ class StepSnapshots:
         self._turn = asyncio.Lock()
         self._waiting: asyncio.Queue[RecordedSessionEvent | None] = asyncio.Queue()
         self._unsubscribe: Callable[[], None] = lambda: None
-        self._task: asyncio.Task[None] | None = None
+        self._under_way: RecordedSessionEvent | None = None
+        self._writing: Background | None = None
+        self._over = asyncio.Event()
 
     def begin(
-        self, store: EventStore, subscribe: Callable[[Callable[[RecordedSessionEvent], object]], Callable[[], None]]
+        self,
+        store: EventStore,
+        subscribe: Callable[[Callable[[RecordedSessionEvent], object]], Callable[[], None]],
+        background: Begin,
     ) -> None:
         self._unsubscribe = subscribe(self._see)
-        self._task = asyncio.get_running_loop().create_task(self._work(store), name="write step snapshots")
+        self._writing = background("write step snapshots", lambda: self._work(store), self._over.set)
 
     async def close(self, clock: Clock, grace_s: float) -> None:
         """Write what waits, for at most `grace_s` seconds; what is left then is counted as missed.
@@ -82,20 +88,18 @@ class StepSnapshots:
         A backend that does not end when it is cancelled then gets as long again.
         """
         self._unsubscribe()
-        task, self._task = self._task, None
-        if task is None:
+        writing, self._writing = self._writing, None
+        if writing is None:
             return
         self._waiting.put_nowait(None)
-        over = asyncio.Event()
-        task.add_done_callback(lambda _: over.set())
-        timers = [clock.call_later(grace_s, task.cancel), clock.call_later(2 * grace_s, over.set)]
+        timers = [clock.call_later(grace_s, writing.end), clock.call_later(2 * grace_s, self._over.set)]
         try:
-            await over.wait()
+            await self._over.wait()
         finally:
-            task.cancel()
+            writing.end()
             for timer in timers:
                 timer.cancel()
-        left = sum(recorded is not None for recorded in self._left()) + (not task.done())
+        left = sum(recorded is not None for recorded in self._left()) + (self._under_way is not None)
         self.missed += left
         if left:
             log.warning("%d snapshots of turns are not written: %s takes too long", left, self.backend.name)
@@ -128,13 +132,11 @@ class StepSnapshots:
         self._waiting.put_nowait(recorded)
 
     async def _work(self, store: EventStore) -> None:
-        while (recorded := await self._waiting.get()) is not None:
+        while (recorded := self._under_way or await self._waiting.get()) is not None:
+            self._under_way = recorded  # It is written again, where this is cancelled; `close` counts what is left.
             try:
                 async with self._turn:
                     await self._write(store, recorded)
-            except asyncio.CancelledError:
-                self._waiting.put_nowait(recorded)  # `close` counts what is left.
-                raise
             except Exception as error:  # The border to a backend of the user's.
                 self.failed += 1
                 log.warning(
@@ -145,6 +147,7 @@ class StepSnapshots:
                     error,
                     exc_info=error,
                 )
+            self._under_way = None
 
     async def _write(self, store: EventStore, recorded: RecordedSessionEvent) -> None:
         if recorded.stream in self._forgotten:

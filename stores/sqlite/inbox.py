@@ -134,6 +134,8 @@ class _Queue:
 
     def __init__(self) -> None:
         self.waiting: list[_Queued] = []
+        self.group: list[_Queued] = []
+        """What is being written."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -272,23 +274,31 @@ class InboxFile:
         queue = queues.get(self.path)
         if queue is None:
             queue = queues[self.path] = _Queue()
-            queue.task = loop.create_task(self._empty(queue), name=f"work on {self.path.name}")
+            emptying = self._empty(queue)
+            queue.task = loop.create_task(emptying, name=f"work on {self.path.name}")
+            queue.task.add_done_callback(lambda _: self._emptied(queue))
+            queue.task.add_done_callback(lambda _: emptying.close())  # Cancelled before its first step, it would warn.
         queue.waiting.append(_Queued(work, failed, future))
         return await settled(future)
 
     async def _empty(self, queue: "_Queue") -> None:
         """Write what waits, all that has come together in one transaction, until nothing does."""
-        group: list[_Queued] = []
-        try:
-            while queue.waiting:
-                group, queue.waiting = queue.waiting[:GROUP_MAX], queue.waiting[GROUP_MAX:]
-                if len(group) == 1 or not await self._done_together(group):
-                    for queued in group:
-                        await self._done_alone(queued)
-        finally:
-            _queues[asyncio.get_running_loop()].pop(self.path, None)
-            for queued in (*group, *queue.waiting):  # Those that are not done: the loop is torn down.
-                queued.future.cancel()
+        while queue.waiting:
+            queue.group, queue.waiting = queue.waiting[:GROUP_MAX], queue.waiting[GROUP_MAX:]
+            if len(queue.group) == 1 or not await self._done_together(queue.group):
+                for queued in queue.group:
+                    await self._done_alone(queued)
+        _queues[asyncio.get_running_loop()].pop(self.path, None)  # What comes from now on begins another task.
+
+    def _emptied(self, queue: "_Queue") -> None:
+        """Tell those whose work is not done that its task was cancelled, by other code or with the loop."""
+        queues = _queues.get(asyncio.get_running_loop(), {})
+        if queues.get(self.path) is queue:
+            del queues[self.path]
+        for queued in (*queue.group, *queue.waiting):
+            if not queued.future.done():
+                failed = f"{self.path} {queued.failed}: other code cancelled the work on it"
+                queued.future.set_exception(PersistenceError(failed, outcome_unknown=True))
 
     async def _done_together(self, group: "list[_Queued]") -> bool:
         """Write several things in one transaction; return whether that worked, else nothing of it was written."""

@@ -178,7 +178,5 @@ async def test_a_writer_that_is_cancelled_before_its_first_step_keeps_nobody_wai
     await asyncio.sleep(0)
     (writer,) = (task for task in asyncio.all_tasks() if task.get_name() == "journal")
     writer.cancel()
-    with pytest.raises(PersistenceError, match="being closed"):
-        await appending
-    assert len(await journal.append([batch("session/a", 0)])) == 1
+    assert len(await appending) == 1
     await journal.close()

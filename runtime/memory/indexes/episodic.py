@@ -8,7 +8,7 @@ out is the same whenever the index was made. Needs numpy.
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.actors.cooperative import ITEMS_PER_STEP, Cooperative, listed
+from refold.events.core.cooperative import ITEMS_PER_STEP, Cooperative, listed
 from refold.events.core.ids import MemoryId
 from refold.events.kinds.episodic import AgentEpisodes, Episode, Episodes
 from refold.events.kinds.indexing import words_of

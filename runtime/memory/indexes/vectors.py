@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.actors.cooperative import Cooperative
+from refold.events.core.cooperative import Cooperative
 from refold.events.kinds.semantic import Knowledge, Known
 
 Vectors = NDArray[np.float32]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.actors.cooperative import ITEMS_PER_STEP, Cooperative
+from refold.events.core.cooperative import ITEMS_PER_STEP, Cooperative
 from refold.events.kinds.indexing import words_of
 from refold.events.kinds.semantic import Knowledge, Known
 

@@ -19,6 +19,7 @@ from refold.actors.calls.results import (
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.codec import EVENT_BYTES_MAX, EventCodec
 from refold.events.core.content import ImageBlock, StoredBlock, TextBlock
+from refold.events.core.cooperative import at_once
 from refold.events.core.ids import ToolCallId
 from refold.events.model.payloads import restore, whole_block
 from refold.events.session.events import ToolCallCompleted
@@ -39,7 +40,7 @@ def test_a_long_text_is_shown_with_its_beginning_its_end_and_what_was_left_out()
 
 @given(st.text(max_size=400), st.integers(0, 300))
 def test_what_is_cut_keeps_whole_characters_and_counts_the_rest(text: str, limit: int) -> None:
-    (shown,), payloads = limited([TextBlock(text=text)], limit)
+    (shown,), payloads = at_once(limited([TextBlock(text=text)], limit))
     data = text.encode(errors="replace")
     if len(data) <= limit:
         assert (shown, payloads) == (TextBlock(text=text), {})
@@ -64,13 +65,13 @@ def test_texts_of_one_result_share_the_limit_and_short_ones_stay_whole() -> None
         TextBlock(text="x" * 1000),
         TextBlock(text="y" * 1000),
     ]
-    shown, payloads = limited(blocks, 300)
+    shown, payloads = at_once(limited(blocks, 300))
     assert shown[:2] == [TextBlock(text="short"), image]
     cut = [block for block in shown[2:] if isinstance(block, StoredBlock)]
     assert ["x" * 67 + "\n[" in cut[0].shown, cut[1].shown.endswith("]\n" + "y" * 33)] == [True, True]
     assert len(payloads) == 2
-    assert limited(blocks, 2005) == (blocks, {})
-    assert limited(blocks, None) == (blocks, {})
+    assert at_once(limited(blocks, 2005)) == (blocks, {})
+    assert at_once(limited(blocks, None)) == (blocks, {})
 
 
 @pytest.mark.parametrize("value", [{"rows": list(range(20_000))}, "x" * (DEFAULT_RESULT_LIMIT + 1), "é" * 40_000])
@@ -93,11 +94,11 @@ def test_the_highest_limit_fits_into_an_event_whatever_the_text_is() -> None:
 
 def test_an_image_is_never_cut_and_one_that_is_too_large_is_refused() -> None:
     largest = ImageBlock(media_type="image/png", data=b"x" * IMAGE_BYTES_MAX)
-    assert limited([largest], 0) == ([largest], {})
+    assert at_once(limited([largest], 0)) == ([largest], {})
     larger = ImageBlock(media_type="image/png", data=b"x" * (IMAGE_BYTES_MAX + 1))
     with pytest.raises(Unrecordable, match=r"\$\[1\] is an image of 5,242,881 bytes; 5,242,880 are accepted"):
-        limited([largest, larger], 1000)
-    assert limited([larger], None) == ([larger], {})
+        at_once(limited([largest, larger], 1000))
+    assert at_once(limited([larger], None)) == ([larger], {})
 
 
 def test_of_a_large_and_deep_group_the_first_errors_are_told() -> None:
