@@ -1,10 +1,10 @@
-"""Cooperative work on an event loop; see `refold.events.core.cooperative`."""
+"""Cooperative work on an event loop; see `refold.events.model.cooperative`."""
 
 import asyncio
 import contextlib
 from typing import TypeVar
 
-from refold.events.core.cooperative import Cooperative
+from refold.events.model.cooperative import Cooperative
 
 R = TypeVar("R")
 

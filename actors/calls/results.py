@@ -7,6 +7,7 @@ So what was cut is text; half a JSON value never looks like one. An image is nev
 `IMAGE_BYTES_MAX` bytes is refused, and the model is told so.
 """
 
+import dis
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeGuard, cast
 
@@ -24,10 +25,10 @@ from refold.events.core.content import (
     StoredBlock,
     TextBlock,
 )
-from refold.events.core.cooperative import ITEMS_PER_STEP, Cooperative, at_once
 from refold.events.core.errors import CircuitOpen, ProviderError, ToolError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.redaction import NOTHING_SECRET, Redaction
+from refold.events.model.cooperative import ITEMS_PER_STEP, Cooperative, at_once
 from refold.events.model.payloads import INLINE_BYTES_MAX, kept_whole, spill_in_steps
 
 DEFAULT_RESULT_LIMIT: Final = INLINE_BYTES_MAX
@@ -147,7 +148,17 @@ def result_in_steps(
             in all; names the path.
     """
     given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
-    blocks = yield from _blocks(given.value, bytes_max)
+    try:
+        blocks = yield from _blocks(given.value, bytes_max)
+    except (
+        KeyboardInterrupt,
+        SystemExit,
+        GeneratorExit,
+    ) as error:
+        if not is_raised_by_code(error):
+            raise
+        # The value's own methods have raised it; that is no reason to end the program.
+        raise Unrecordable("$", f"cannot be read: it raised {type(error).__name__}") from error
     size = sum(_size(block) if isinstance(block, TextBlock) else len(block.data) for block in blocks)
     if bytes_max is not None and size > bytes_max:
         raise _too_large(f"{size:,}", bytes_max)
@@ -287,9 +298,21 @@ def _singles(error: BaseException) -> list[BaseException]:
     return singles
 
 
+def is_raised_by_code(error: BaseException) -> bool:
+    """Tell whether an error that ends programs was raised by a statement, and not by a signal such as Ctrl-C's."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if isinstance(error, SystemExit) or place is None:
+        return isinstance(error, SystemExit)
+    return place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
 def text_of_error(error: BaseException) -> str:
     """Return an error's text, clean; where the error itself cannot say it, a text that says that."""
     try:
         return clean_text(without_addresses(str.__str__(str(error))))
-    except Exception as second:  # noqa: BLE001 - `__str__` is user code, and an error must not be lost to another.
+    except BaseException as second:  # `__str__` is user code, and an error must not be lost to another.
+        if isinstance(second, KeyboardInterrupt) and not is_raised_by_code(second):
+            raise
         return f"(its text cannot be had: {type(second).__name__})"

@@ -435,7 +435,7 @@ class ActorCell(Mailbox[CellSystem]):
         """End with our task or our loop: answer every asker, leave nothing behind that claims to live."""
         reason = f"its event loop or task was ended by {describe(error)}"
         if isinstance(error, CancelledError) and self.actor is not None:
-            log.error("the task of actor %s was cancelled by other code", self.address)
+            log.info("the task of actor %s was cancelled, by other code or with its loop", self.address)
             self.actor.on_cancelled()
         self._fail_along(ActorStopped(self.address, reason))
         if reply is not None:

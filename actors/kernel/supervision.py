@@ -255,12 +255,16 @@ class Background:
         now_s = self._loop.time()
         self._ends_s = [*(end_s for end_s in self._ends_s if now_s - end_s < PAUSES.window_s), now_s]
         pause_s = PAUSES.pause_s(len(self._ends_s))
-        self.restarts += 1
-        failed = None if task.cancelled() else error
-        cause = f"failed: {describe(failed)}" if failed is not None else "was cancelled by other code"
-        log.error("%s %s; it begins again in %g s", self.name, cause, pause_s, exc_info=failed)
         # By the loop's own time, since a clock that a test moves may stand still.
-        self._timer = self._loop.call_later(pause_s, self._begin)
+        self._timer = self._loop.call_later(pause_s, self._begin_again, error)
+
+    def _begin_again(self, error: BaseException) -> None:
+        # Told of only now: a loop that is torn down cancels all tasks, and does not come this far.
+        self.restarts += 1
+        failed = None if isinstance(error, asyncio.CancelledError) else error
+        cause = f"failed: {describe(failed)}" if failed is not None else "was cancelled by other code"
+        log.error("%s %s; it begins again", self.name, cause, exc_info=failed)
+        self._begin()
         if self._report is not None:
             self._report(self.name, error, self.restarts)
 

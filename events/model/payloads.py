@@ -28,12 +28,12 @@ from refold.events.core.content import (
     ToolResultBlock,
     is_json_object,
 )
-from refold.events.core.cooperative import Cooperative, at_once
 from refold.events.core.errors import LogFormatError
 from refold.events.core.event import Event
 from refold.events.core.ids import PayloadHash
 from refold.events.core.redaction import Redaction
 from refold.events.model.configuration import AgentConfiguration, payload_hash
+from refold.events.model.cooperative import Cooperative, at_once
 from refold.events.model.messages import Prepared, RequestReference
 
 INLINE_BYTES_MAX = 64 * 1024

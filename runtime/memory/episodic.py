@@ -15,7 +15,6 @@ from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.future import ActorFuture
 from refold.events.core.cleaning import clean_text
-from refold.events.core.cooperative import Cooperative, listed
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.core.ids import MemoryId
 from refold.events.kinds.episodic import (
@@ -34,6 +33,7 @@ from refold.events.kinds.episodic import (
 )
 from refold.events.kinds.indexing import TextColumn
 from refold.events.kinds.memory_policies import DecayPolicy, RecallPolicy
+from refold.events.model.cooperative import Cooperative, listed
 from refold.memory.items import NewEpisode, Recalled, commands_of, given_text
 from refold.memory.stream_object import StreamObject
 from refold.memory.worker import loaded

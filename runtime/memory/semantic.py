@@ -15,7 +15,6 @@ from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.future import ActorFuture
 from refold.events.core.cleaning import clean_text
-from refold.events.core.cooperative import Cooperative, listed
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.kinds.episodic import check_tags
 from refold.events.kinds.indexing import TextColumn
@@ -35,6 +34,7 @@ from refold.events.kinds.semantic import (
     check_embedding,
     check_entry,
 )
+from refold.events.model.cooperative import Cooperative, listed
 from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
 from refold.memory.episodic import PREPARED_FROM, checked_limit, checked_threshold
 from refold.memory.items import KnownEntry, NewEntry, SimilarEntry, commands_of, given_text

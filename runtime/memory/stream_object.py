@@ -36,10 +36,10 @@ from refold.actors.kernel.future import ActorFuture
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.cooperative import Cooperative, at_once
 from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, RefoldError
 from refold.events.core.ids import StreamName, checked_identifier, stream_name
 from refold.events.core.pure_core import E, KeyedCommand, Recorded, State, evolve_all, plan
+from refold.events.model.cooperative import Cooperative, at_once
 from refold.inspection.log_reading import ReadableLog, opened
 from refold.stores.event_store import EventStore
 from refold.stores.folding import EVENTS_PER_PAGE

@@ -16,9 +16,9 @@ from refold.actors.cancellation import CancellationToken
 from refold.context import RuntimeContext
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
-from refold.events.core.cooperative import ITEMS_PER_STEP
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
+from refold.events.model.cooperative import ITEMS_PER_STEP
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,

@@ -5,8 +5,9 @@ cancelled and nothing of it goes on; and a closed runtime leaves nothing on the 
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -710,3 +711,23 @@ async def test_other_waits_of_a_session_may_be_cancelled_and_do_what_they_were_a
         log.gate.set()
         assert (await sending).outcome == refold.Cancelled()
         await assert_ended(session, "RunCancelled")
+
+
+def descriptors_in(folder: Path) -> list[str]:
+    """Return the files of a folder that this process has open, where the system tells."""
+    own = Path("/proc/self/fd")
+    names = [os.path.realpath(descriptor) for descriptor in own.iterdir()] if own.exists() else []
+    return [name for name in names if name.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, 20, 60, 150, 400])
+async def test_an_opening_that_is_cancelled_leaves_no_descriptor_and_no_lock(tmp_path: Path, steps: int) -> None:
+    path = str(tmp_path / "events.db")
+    opening = asyncio.create_task(SQLiteStore.open(path, wait_for_log_s=0))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    opening.cancel()
+    with suppress(asyncio.CancelledError):
+        await (await opening).close()
+    assert descriptors_in(tmp_path) == []
+    await (await SQLiteStore.open(path, wait_for_log_s=0)).close()

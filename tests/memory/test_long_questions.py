@@ -10,7 +10,7 @@ import pytest
 
 import refold
 from refold.actors import ManualClock
-from refold.events.core.cooperative import ITEMS_PER_STEP
+from refold.events.model.cooperative import ITEMS_PER_STEP
 from refold.memory import Entity, Relationship
 from refold.scenarios.world.loop import SimulatedLoop
 from tests.memory.conftest import runtime_of

@@ -1,5 +1,6 @@
 """What is too large is refused with its size and the limit; what is large does not keep others from the loop."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from refold import CommandRejected, DocumentBlock, ImageBlock, Session, TextBlock, say, tool, use
 from refold.actors.calls.results import result_content, result_in_steps
 from refold.events.core.cleaning import Unrecordable, clean_json
-from refold.events.core.cooperative import Cooperative, at_once
 from refold.events.model import payloads
+from refold.events.model.cooperative import Cooperative, at_once
 from refold.events.model.payloads import INLINE_BYTES_MAX, PIECE, kept_whole, whole_block
 from refold.stores import InMemoryStore
 from tests.conformance.sessions import opened, requests_of, types_of
@@ -138,3 +139,57 @@ def test_a_large_value_is_encoded_in_many_steps_and_a_small_one_in_none() -> Non
     assert steps_of(result_in_steps("x" * INLINE_BYTES_MAX, None)) == 0
     assert steps_of(result_in_steps("x" * 50 * PIECE, None)) >= 50
     assert steps_of(result_in_steps([ImageBlock(media_type="image/png", data=bytes(20 * PIECE))], None)) >= 20
+
+
+class Ends(dict[str, object]):
+    """A value of which every look raises what ends programs."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__(a=1)
+        self.error = error
+
+    def _end(self, *_: object) -> Any:
+        raise self.error
+
+    items = __iter__ = __len__ = __str__ = __repr__ = keys = values = __getitem__ = _end
+
+
+class EndsInText(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("wrapped", [lambda value: value, lambda value: [value], lambda value: {"a": [value] * 600}])
+async def test_a_result_whose_methods_end_programs_fails_its_call_only(
+    error: type[BaseException], wrapped: Callable[[object], object]
+) -> None:
+    @tool(effect="pure", tier="observe")
+    def plain() -> object:
+        return wrapped(Ends(error))
+
+    async with opened(InMemoryStore(), use("plain"), say("done"), tools=[plain], alike=False) as (runtime, session):
+        assert (await session.send("go")).text == "done"
+        [result] = requests_of(runtime)[1].messages[-1].content
+        assert f"it raised {error.__name__}" in result.text  # type: ignore[union-attr]
+
+
+async def test_an_error_whose_text_ends_programs_fails_its_call_only() -> None:
+    @tool(effect="pure", tier="observe")
+    def plain() -> object:
+        raise EndsInText
+
+    async with opened(InMemoryStore(), use("plain"), say("done"), tools=[plain]) as (runtime, session):
+        assert (await session.send("go")).text == "done"
+        [result] = requests_of(runtime)[1].messages[-1].content
+        assert "its text cannot be had: KeyboardInterrupt" in result.text  # type: ignore[union-attr]
+
+
+def test_an_interrupt_by_a_signal_passes_on() -> None:
+    class Interrupted(dict[str, object]):
+        def items(self) -> Any:
+            signal.raise_signal(signal.SIGINT)
+            return super().items()
+
+    with pytest.raises(KeyboardInterrupt):
+        at_once(result_in_steps(Interrupted(a=1), None))

@@ -8,11 +8,11 @@ out is the same whenever the index was made. Needs numpy.
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.events.core.cooperative import ITEMS_PER_STEP, Cooperative, listed
 from refold.events.core.ids import MemoryId
 from refold.events.kinds.episodic import AgentEpisodes, Episode, Episodes
 from refold.events.kinds.indexing import words_of
 from refold.events.kinds.memory_policies import HOUR_US, RECENCY_PER_HOUR, DecayPolicy, RecallPolicy
+from refold.events.model.cooperative import ITEMS_PER_STEP, Cooperative, listed
 from refold.memory.indexes.words import Rows, WordIndex, best
 from refold.memory.items import Recalled
 

@@ -12,8 +12,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.events.core.cooperative import Cooperative
 from refold.events.kinds.semantic import Knowledge, Known
+from refold.events.model.cooperative import Cooperative
 
 Vectors = NDArray[np.float32]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.events.core.cooperative import ITEMS_PER_STEP, Cooperative
 from refold.events.kinds.indexing import words_of
 from refold.events.kinds.semantic import Knowledge, Known
+from refold.events.model.cooperative import ITEMS_PER_STEP, Cooperative
 
 Rows = NDArray[np.int64]
 

@@ -19,8 +19,8 @@ from refold.actors.calls.results import (
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.codec import EVENT_BYTES_MAX, EventCodec
 from refold.events.core.content import ImageBlock, StoredBlock, TextBlock
-from refold.events.core.cooperative import at_once
 from refold.events.core.ids import ToolCallId
+from refold.events.model.cooperative import at_once
 from refold.events.model.payloads import restore, whole_block
 from refold.events.session.events import ToolCallCompleted
 
