@@ -149,7 +149,9 @@ class ToolIsSlow(CountedFault, frozen=True, kw_only=True, tag="tool_is_slow"):
 
 
 class ToolHangs(CountedFault, frozen=True, kw_only=True, tag="tool_hangs"):
-    """A tool's body goes on for an hour and ignores its cancellation."""
+    """A tool's body takes long, an hour for instance, and ignores its cancellation."""
+
+    seconds: float = 3_600.0
 
 
 class ToolReturnsGarbage(CountedFault, frozen=True, kw_only=True, tag="tool_returns_garbage"):
@@ -201,6 +203,10 @@ class CrashAtAppend(CountedFault, frozen=True, kw_only=True, tag="crash_at_appen
 
 class CrashAtStep(CountedFault, frozen=True, kw_only=True, tag="crash_at_step"):
     """The process is gone before a step of its event loop."""
+
+
+class ActorFails(CountedFault, frozen=True, kw_only=True, tag="actor_fails"):
+    """A session's actor raises what it should not, just before a reply reaches it, and is made anew from the log."""
 
 
 class CrashInTool(CountedFault, frozen=True, kw_only=True, tag="crash_in_tool"):
@@ -352,6 +358,10 @@ class CallsShareId(CountedFault, frozen=True, kw_only=True, tag="calls_share_id"
     """An answer calls tools twice under one id."""
 
 
+class CallsShareIndex(CountedFault, frozen=True, kw_only=True, tag="calls_share_index"):
+    """An answer that is streamed calls tools twice, each call under the same index, as some servers have it."""
+
+
 class ChunkIsLate(CountedFault, frozen=True, kw_only=True, tag="chunk_is_late"):
     """A piece of a response, of all that come, takes long."""
 
@@ -442,6 +452,7 @@ AnyFault: TypeAlias = (
     | CrashAtAppend
     | CrashAtStep
     | CrashInTool
+    | ActorFails
     | Crash
     | Close
     | ClockJumps
@@ -463,6 +474,7 @@ AnyFault: TypeAlias = (
     | ResponseIsHuge
     | ArgumentsAreCut
     | CallsShareId
+    | CallsShareIndex
     | ChunkIsLate
     | ChunkIsLost
     | NetworkSplit

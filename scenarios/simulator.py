@@ -45,6 +45,7 @@ from refold.scenarios.report import SimulationReport, save_log
 from refold.scenarios.wire.providers import SimulatedWire, wire_of
 from refold.scenarios.world.agent import simulated_agent
 from refold.scenarios.world.disk import SimulatedDisk
+from refold.scenarios.world.inbox import SimulatedInbox
 from refold.scenarios.world.life import Life, ScenarioProgress, ignore_act, no_network
 from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
 from refold.scenarios.world.model import SimulatedModel
@@ -133,6 +134,7 @@ class Simulation:
             world=self.world,
             monitor=self.monitor,
             replies=self.replies,
+            inbox=SimulatedInbox(self.world, self.monitor),
             files=self.files,
             agent=self.agent,
             store=self.store,
@@ -262,7 +264,10 @@ class Simulation:
 
     async def _decide(self, session: SessionId, request: ev.ToolApprovalRequested) -> ev.Decision:
         chance = self.world.chance(f"approval {session} {request.call}")
+        life = self.world.life
         await asyncio.sleep(chance.uniform(0.5, 60.0))
+        if life == self.world.life:  # A process that has lost the log to another one does not know.
+            self.monitor.still_asked(session, request.call)
         always = chance.random() < 0.2
         allowed = chance.random() < 0.7
         self.monitor.effects.results.decided(session, request.call, allowed=allowed)

@@ -35,6 +35,8 @@ from refold.scenarios.plan.scenario import (
     Call,
     Cancel,
     Clear,
+    Post,
+    PostWord,
     Say,
     Scenario,
     StoreName,
@@ -63,6 +65,7 @@ def acts(sessions: int = 3) -> st.SearchStrategy[AnyAct]:
         st.builds(Abandon, session=names, at_s=moments(), after_s=st.sampled_from([1.0, 0.1, 10.0])),
         st.builds(Clear, session=names, at_s=moments()),
         st.builds(Watch, session=names, at_s=moments(), pause_s=st.sampled_from([1.0, 20.0])),
+        st.builds(Post, session=names, at_s=moments(), asks=st.sampled_from(get_args(PostWord))),
     )
 
 
@@ -162,7 +165,7 @@ def tool_faults() -> st.SearchStrategy[AnyFault]:
     return st.one_of(
         st.builds(faults.ToolRaises, nth=nth),
         st.builds(faults.ToolIsSlow, nth=nth, seconds=st.sampled_from([10.0, 100.0, 300.0])),
-        st.builds(faults.ToolHangs, nth=nth),
+        st.builds(faults.ToolHangs, nth=nth, seconds=st.sampled_from([3_600.0, 8.0])),
         st.builds(faults.ToolReturnsGarbage, nth=nth),
         st.builds(faults.ToolReturnsHuge, nth=nth, characters=st.just(200_000)),
         st.builds(faults.ToolReturnsOddText, nth=nth),
@@ -185,6 +188,7 @@ def process_faults() -> st.SearchStrategy[AnyFault]:
         st.builds(faults.CrashAtAppend, nth=st.integers(1, 60), committed=st.booleans()),
         st.builds(faults.CrashAtStep, nth=st.integers(1, 1_500)),
         st.builds(faults.CrashInTool, nth=st.integers(1, 15)),
+        st.builds(faults.ActorFails, nth=st.integers(1, 30)),
         st.builds(faults.Crash, at_s=moments()),
         st.builds(faults.Close, at_s=moments()),
         st.builds(faults.ClockJumps, at_s=moments(), seconds=st.sampled_from([5.0, -5.0, 86_400.0, -86_400.0])),
@@ -228,6 +232,7 @@ def network_faults() -> st.SearchStrategy[AnyFault]:
         st.builds(faults.ResponseHasNoEnd, nth=request, marker_only=st.booleans()),
         st.builds(faults.ResponseIsHuge, nth=request),
         st.builds(faults.ArgumentsAreCut, nth=request),
+        st.builds(faults.CallsShareIndex, nth=request),
         st.builds(faults.CallsShareId, nth=request),
         st.builds(faults.ChunkIsLate, nth=chunk, seconds=st.sampled_from([60.0, 400.0])),
         st.builds(faults.ChunkIsLost, nth=chunk),

@@ -40,6 +40,7 @@ from refold.remote.protocol import (
 )
 from refold.sessions.access import hooked_input, require_size
 from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.inbox import InboxFile
 
 log = logging.getLogger("refold.inbox")
 
@@ -66,14 +67,17 @@ class InboxReader:
         log_path: the log's absolute path.
         session: perform rows of this session and its children only, and leave the others to another runtime; None = of
             all.
+        file: the inbox's; None = the one beside the log.
     """
 
-    def __init__(self, context: RuntimeContext, log_path: Path, *, session: str | None = None) -> None:
+    def __init__(
+        self, context: RuntimeContext, log_path: Path, *, session: str | None = None, file: InboxFile | None = None
+    ) -> None:
         self.failures = 0
         """How often the inbox could not be read or written, or a row broke something."""
         self._context = context
         shared = context.settings.allow_shared_folder
-        self._inbox = Inbox(log_path, context.system.clock, allow_shared_folder=shared)
+        self._inbox = Inbox(log_path, context.system.clock, allow_shared_folder=shared, file=file)
         self._only = session
         self._working: dict[str, Background] = {}
         """Its work by session."""

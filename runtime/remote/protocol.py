@@ -145,10 +145,13 @@ class Inbox:
         log: the log's absolute path.
         clock: what stamps rows.
         allow_shared_folder: use it although others may make files in its folder.
+        file: where its rows are; None = beside the log.
     """
 
-    def __init__(self, log: Path, clock: Clock, *, allow_shared_folder: bool = False) -> None:
-        self.file = InboxFile(log, allow_shared_folder=allow_shared_folder)
+    def __init__(
+        self, log: Path, clock: Clock, *, allow_shared_folder: bool = False, file: InboxFile | None = None
+    ) -> None:
+        self.file = file or InboxFile(log, allow_shared_folder=allow_shared_folder)
         self._clock = clock
 
     async def put(self, session: str, command: InboxCommand, key: str) -> InboxEntry:

@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from refold.actors.effects import CANCEL_GRACE_S
 from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name
@@ -35,6 +36,7 @@ from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.durability import DurabilityCheck, stored_events
 from refold.scenarios.monitors.effects import EffectsMonitor
 from refold.scenarios.monitors.reader import Keyed, SessionReader
+from refold.scenarios.monitors.results import AT_ONCE_S
 from refold.scenarios.plan.world import World
 from refold.sessions.outcome import Cancelled, RunResult
 
@@ -106,6 +108,9 @@ def situations_of(state: SessionState, *, recovering: bool) -> list[Situation]:
         found.append("queued input")
     return found
 
+
+DELAYING = faults.ReadFails | faults.DiskIsFull | faults.DiskError | faults.SecondRuntime | faults.ActorFails
+"""What may keep a client from being told for some time."""
 
 OF_THE_PROCESS = (faults.CrashAtAppend, faults.CrashAtStep, faults.CrashInTool)
 """What happens at one session's operation and meets them all."""
@@ -231,15 +236,32 @@ class Monitor:
                 "INV5", stream, f"the conversation was told as cleared under {key!r} and the log has no sign of it"
             )
 
+    def state_of(self, session: str) -> SessionState | None:
+        """Return what a session's log adds up to; None = that is not known here."""
+        checker = self._checkers.get(stream_name(SESSION_KIND, session))
+        return checker.state if checker is not None else None
+
     async def look_for(self, session: str, result: RunResult) -> None:
         """See the end of a run that is in the log although the process was told that its append had failed."""
         if (session, result.run) not in self._log.ends:
             await self._catch_up(stream_name(SESSION_KIND, session))
 
-    def told(self, session: str, result: RunResult, life: int) -> None:
-        """Check an outcome that a client is told by the process of some life."""
+    def told(
+        self, session: str, result: RunResult, life: int, *, key: str | None = None, since_s: float | None = None
+    ) -> None:
+        """Check an outcome that a client is told by the process of some life.
+
+        Args:
+            session: whose it is.
+            result: what the client is told.
+            life: of the process.
+            key: of the client's input.
+            since_s: when it began to wait, in virtual seconds; None = whether it is told in time is not asked.
+        """
         stream = stream_name(SESSION_KIND, session)
         self.exercised.update(("INV5", "INV7"))
+        if key is not None and self._log.runs.get((session, key)) != result.run:
+            self.note("ONCE", stream, f"{result.run} was told, and the log has another run, or none, for {key!r}")
         self.effects.told(session, result)
         end = self._log.ends.get((session, result.run))
         if end is None and (session, result.run) in self._log.cancelled and isinstance(result.outcome, Cancelled):
@@ -250,11 +272,45 @@ class Monitor:
             self.note("INV5", stream, f"{result.run} was told as {result.outcome} and the log has no end of it")
             return
         self._durability.told(stream, end.version)
+        if since_s is not None and life == self._world.life:
+            self._check_in_time(stream, session, result, max(since_s, end.at_s))
         # Who has lost the log tells what it reads there, and knows nothing of another process.
         for body in self._world.running_bodies(session) if life == self._world.life else ():
             if version_of_call(body.call) <= end.version and not body.ignores_cancellation:
                 going_on = f"{body.tool.name} of {body.call} goes on"
                 self.note("INV7", stream, f"{result.run} was told as over while {going_on}")
+
+    def still_asked(self, session: str, call: str) -> None:
+        """See that a person is still asked about a call."""
+        answered_s = self._log.answered_s.get((session, call))
+        slow = any(isinstance(fault, faults.LateReply) for fault in self._world.plan.happened())
+        if answered_s is not None and not slow and self._world.now_s() > answered_s + AT_ONCE_S:
+            self.note(
+                "EFFECTS", stream_name(SESSION_KIND, session), f"a person is still asked about {call}, which is over"
+            )
+
+    def _check_in_time(self, stream: str, session: str, result: RunResult, known_s: float) -> None:
+        """Check that a client is told at once when its run is over, and not before what was cancelled had its grace."""
+        now_s, happened = self._world.now_s(), self._world.plan.happened()
+        ends_late = [
+            body
+            for body in self._world.bodies
+            if body.session == session and (body.ignores_cancellation or body.is_subagent)
+        ]
+        late_s = sum(fault.seconds for fault in happened if isinstance(fault, faults.AppendIsSlow | faults.LateReply))
+        grace_s = CANCEL_GRACE_S if ends_late or late_s else 0.0
+        if self._world.plan.log_failed_s or any(isinstance(fault, DELAYING) for fault in happened):
+            return
+        self.exercised.add("PROMPT")
+        if now_s > known_s + grace_s + late_s + AT_ONCE_S:
+            self.note("PROMPT", stream, f"{result.run} is told {now_s - known_s:,.1f} s after it was over")
+        end = self._log.ends[session, result.run]
+        if not isinstance(result.outcome, Cancelled) or now_s >= end.at_s + CANCEL_GRACE_S - AT_ONCE_S:
+            return
+        of_run = range(int(result.run.partition("_")[2]), end.version + 1)
+        for body in self._world.running_bodies(session):
+            if body.ignores_cancellation and version_of_call(body.call) in of_run:
+                self.note("INV7", stream, f"{result.run} was told as over before {body.call} has had its time to end")
 
     def over(self) -> None:
         """Check, once all is over, that no body ran more often than its tool says that it may, and people allowed."""
@@ -350,6 +406,7 @@ PROMISES: dict[str, str] = {
     "EVIDENCE": "what models and tools brought is in the log, and nothing else",
     "APPROVAL": "what needs a person's word begins after that word",
     "CANCEL": "a run whose only caller has given up ends as cancelled",
+    "PROMPT": "a caller is told at once when its run is over",
     "ONCE": "no body of a tool runs twice that must not",
     "FOLLOW": "who follows a session sees every event once and in order, and is told how much it missed",
     "LIVENESS": "all that was accepted comes to an end once faults are over",

@@ -33,8 +33,8 @@ AT_ONCE_S = 0.5
 CANCELLED_S = 30.0
 """Within so many virtual seconds a run ends without a caller."""
 
-_Answer = tuple[str, str, tuple[str, ...], Usage]
-"""What is compared of an answer: whose it is, its text, the tools that it calls, and what it cost."""
+_Answer = tuple[str, str, tuple[str, ...], Usage, str]
+"""What is compared of an answer: whose it is, its text, the tools that it calls, what it cost, and why it ended."""
 
 
 class ResultsMonitor:
@@ -84,7 +84,7 @@ class ResultsMonitor:
             self._wrong("APPROVAL", body.session, f"{body.tool.name} of {body.call} begins, which was not allowed")
 
     def decided(self, session: str, call: str, *, allowed: bool) -> None:
-        self._said[session, call] = allowed
+        self._said[session, call] = allowed or self._said.get((session, call), False)
 
     def given_up(self, session: str, key: str) -> None:
         """See that the only caller who waited for an input's run has given up."""
@@ -137,9 +137,9 @@ class ResultsMonitor:
             self._exercised.add("CANCEL")
             end = self._log.ends.get((session, run))
             ended_s = end.at_s if end is not None else float("inf")
-            if any(given_up_s <= at_s <= ended_s for at_s in self._world.plan.log_failed_s):
-                continue  # What was done by then may have been recorded first.
-            if (end is None or end.how != "cancelled") and ended_s > given_up_s + CANCELLED_S:
+            # What was done while the log failed may have been recorded first.
+            since_s = max([given_up_s, *(at_s for at_s in self._world.plan.log_failed_s if at_s <= ended_s)])
+            if (end is None or end.how != "cancelled") and ended_s > since_s + CANCELLED_S + self._late_s():
                 self._wrong("CANCEL", session, f"the caller of {run} has given up, and it is not cancelled")
 
     def _had_time(self, life: int, since_s: float) -> bool:
@@ -200,4 +200,4 @@ class ResultsMonitor:
 
 def _answer(session: str, answer: ModelResponse | ev.ModelResponded) -> _Answer:
     names = tuple(str(getattr(block, "name", "")) for block in answer.content if not isinstance(block, TextBlock))
-    return session, plain_text(answer.content), names, answer.usage
+    return session, plain_text(answer.content), names, answer.usage, answer.stop_reason

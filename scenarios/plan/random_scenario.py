@@ -9,7 +9,19 @@ from typing import get_args
 from refold.events.core.errors import ConfigError
 from refold.scenarios import faults
 from refold.scenarios.faults import DRAWN_MAX, AnyFault, check_whole
-from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Say, Scenario, StoreName, Watch, WireName
+from refold.scenarios.plan.scenario import (
+    Abandon,
+    AnyAct,
+    Cancel,
+    Clear,
+    Post,
+    PostWord,
+    Say,
+    Scenario,
+    StoreName,
+    Watch,
+    WireName,
+)
 
 BUSY_S = 40.0
 """Within so many virtual seconds everything is said and most faults happen."""
@@ -58,10 +70,18 @@ def drawn_scenario(
         said = (*said, _watch(seldom, f"s{seldom.randrange(sessions)}"))
     if seldom.random() < 0.2:
         said = (*said, Clear(session=f"s{seldom.randrange(sessions)}", at_s=round(seldom.uniform(0, 3 * BUSY_S), 2)))
+    posts = random.Random(f"posts {seed}")
+    if posts.random() < 0.3:
+        asked = [_post(posts, f"s{posts.randrange(sessions)}") for _ in range(posts.randint(1, 4))]
+        said = (*said, *asked)
+    if faults_max and posts.random() < 0.2:
+        planned.append(faults.ActorFails(nth=posts.randint(1, 30)))
     if faults_max and seldom.random() < 0.4:
         planned.append(_rare_fault(seldom))
     if wire != "none":
         planned += [_network_fault(network) for _ in range(network.randint(0, faults_max // 2 + 1))]
+        if faults_max and network.random() < 0.15:
+            planned.append(faults.CallsShareIndex(nth=network.randint(1, 20)))
     if store != "memory":
         disk = random.Random(f"disk {seed}")
         planned += [_disk_fault(disk) for _ in range(min(faults_max, disk.randint(1, 4)))]
@@ -95,6 +115,12 @@ def _watch(chance: random.Random, session: str) -> AnyAct:
         for_s=chance.choice((1.0, 60.0, 500.0)),
         capacity=chance.choice((1, 8, 100)),
     )
+
+
+def _post(chance: random.Random, session: str) -> AnyAct:
+    words: tuple[PostWord, ...] = ("send", "send", "cancel", "allow", "deny", "deny", "set_aside")
+    asks = chance.choice(words)
+    return Post(session=session, at_s=round(chance.uniform(0, BUSY_S), 2), asks=asks)
 
 
 def _rare_fault(chance: random.Random) -> AnyFault:

@@ -23,6 +23,10 @@ WireName: TypeAlias = Literal["none", "openai", "anthropic"]
 """How a model is reached."""
 
 
+PostWord: TypeAlias = Literal["send", "cancel", "allow", "deny", "set_aside"]
+"""What another process may ask for."""
+
+
 class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client does once, and again after a crash if it was not acknowledged.
 
@@ -44,6 +48,8 @@ class Say(Act, frozen=True, kw_only=True, tag="say"):
     text: str = "go on"
     times: int = 1
     """So often the text stands in the input, one after the other: a long input in few words."""
+    insists: bool = True
+    """Whether the client asks again, under the same key, where it was not told what came of it."""
 
 
 class Cancel(Act, frozen=True, kw_only=True, tag="cancel"):
@@ -77,7 +83,24 @@ class Watch(Act, frozen=True, kw_only=True, tag="watch"):
     """So many items may wait for it."""
 
 
-AnyAct: TypeAlias = Say | Cancel | Abandon | Decide | Clear | Watch
+class Post(Act, frozen=True, kw_only=True, tag="post"):
+    """Another process asks something through the log's inbox, where it stays until a runtime has performed it.
+
+    Raises:
+        ConfigError: it cannot be done.
+    """
+
+    asks: PostWord = "send"
+    """`allow` and `deny` are of the call that was last to wait for approval, `set_aside` of the last input."""
+    text: str = "go on"
+    """Of what is sent."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_choice("Post.asks", self.asks, get_args(PostWord))
+
+
+AnyAct: TypeAlias = Say | Cancel | Abandon | Decide | Clear | Watch | Post
 """Any act."""
 
 

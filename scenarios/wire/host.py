@@ -42,6 +42,19 @@ REFUSALS = {
 }
 """Status and word with which a host refuses for a reason; there is none for what is no refusal."""
 
+OF_STATUS = {503: "overloaded", 504: "timeout", 529: "overloaded"}
+"""Kinds of the failures of a host by their status; the others are `server`."""
+
+SPOILING = (
+    faults.ResponseIsNoText
+    | faults.ResponseIsNoJson
+    | faults.ResponseHasNoEnd
+    | faults.ResponseIsHuge
+    | faults.ResponseBreaks
+    | faults.ArgumentsAreCut
+)
+"""What makes a response one that cannot be read."""
+
 
 class SimulatedHost:
     """Answers the requests of one agent."""
@@ -52,11 +65,19 @@ class SimulatedHost:
         model: SimulatedModel,
         wire: Wire,
         refused: Callable[[str], object],
+        owed: Callable[[str, bool], object] = lambda kind, retryable: None,
+        hurried: Callable[[str], object] = lambda reason: None,
     ) -> None:
         self._world = world
         self._model = model
         self._wire: Wire = wire
         self._refused = refused
+        self._owed = owed
+        """Told of each failure that it causes, as a process may know it: its kind, and whether it may be repeated."""
+        self._hurried = hurried
+        """Told of each request that comes again before its time."""
+        self._not_before: dict[tuple[int, bytes], float] = {}
+        """Of requests that it has refused for now, by the life of the process: when they may come again."""
 
     def respond(self, target: str, body: bytes) -> Sequence[Sent]:
         chance = self._world.chance("wire")
@@ -68,9 +89,14 @@ class SimulatedHost:
             self._refused(str(error))
             return self._page(400, refusal("invalid_request_error", str(error), self._wire), 0.1)
         sessions = [mark for message in request.messages for mark in marks_in(message.content)]
+        asked = (self._world.life, body)
+        if self._world.now_s() < self._not_before.get(asked, 0.0) - 0.01:
+            self._hurried(f"a request that was refused comes again at {self._world.now_s():,.1f} s, before its time")
         due = self._world.plan.count("request", sessions)
         for fault in due:
             if isinstance(fault, faults.HostIsFull):
+                self._owed("rate_limit", True)
+                self._not_before[asked] = self._world.now_s() + (fault.retry_after_s or 0)
                 headers = {} if fault.retry_after_s is None else {"retry-after": str(fault.retry_after_s)}
                 return self._page(429, refusal("rate_limit_error", "Too many requests.", self._wire), 0.1, headers)
             if isinstance(fault, faults.HostFails):
@@ -78,20 +104,32 @@ class SimulatedHost:
         try:
             answer, delay_s, cut = self._model.begin(request)
         except ProviderError as error:
+            self._not_before[asked] = self._world.now_s() + (error.retry_after_s or 0.0)
             return self._refusal(error)
-        changed = _changed(answer, request, due, chance)
+        changed = self._stopped(_changed(answer, request, due, chance))
         if changed is not answer:
             self._world.on_said(request, changed)
         answer = _with_signs(changed)
+        if any(isinstance(fault, SPOILING) for fault in due):
+            self._owed("malformed", True)
         sent = self._pieces(answer, due, chance, delay_s, stream=stream)
         return self._on_the_way(sent, [*due, faults.ResponseBreaks(nth=1)] if cut else due, sessions)
 
+    def _stopped(self, answer: ModelResponse) -> ModelResponse:
+        """Return an answer as it ends, cut at the most tokens that it may have where chance has it."""
+        if self._world.chance("stop").random() < 0.1 and not any(isinstance(each, ToolUse) for each in answer.content):
+            return msgspec.structs.replace(answer, stop_reason="max_tokens")
+        return answer
+
     def _failure(self, fault: faults.HostFails) -> list[Sent]:
+        kind = OF_STATUS.get(fault.status, "server")
+        self._owed(kind, True)
         if fault.page:
             return self._page(fault.status, b"<html><h1>Bad gateway</h1></html>", 0.1, content_type="text/html")
-        return self._page(fault.status, refusal("api_error", f"It failed on the key {KEY}.", self._wire), 0.1)
+        return self._page(fault.status, refusal(REFUSALS[kind][1], f"It failed on the key {KEY}.", self._wire), 0.1)
 
     def _refusal(self, error: ProviderError) -> list[Sent]:
+        self._owed(error.kind, error.retryable)
         if error.kind == "malformed":
             return self._page(200, b"{", 0.1)
         if error.kind not in REFUSALS:
@@ -122,7 +160,8 @@ class SimulatedHost:
         calls = sum(isinstance(block, ToolUse) for block in answer.content)
         ids = ["call_same" if same else f"call_{chance.randrange(10**9)}" for _ in range(calls)]
         if stream:
-            told = streamed(answer, ids, self._wire)
+            one_index = any(isinstance(fault, faults.CallsShareIndex) for fault in due)
+            told = streamed(answer, ids, self._wire, one_index=one_index)
             parts = _spoilt_events(list(told.events), told.end, told.marker, due)
         else:
             parts = [_spoilt_body(whole(answer, ids, self._wire), due)]
@@ -211,13 +250,15 @@ def _changed(
 ) -> ModelResponse:
     """Return an answer as the host's model spoils it."""
     for fault in due:
-        if not request.tools or not isinstance(fault, faults.ArgumentsAreCut | faults.CallsShareId):
+        if not request.tools or not isinstance(
+            fault, faults.ArgumentsAreCut | faults.CallsShareId | faults.CallsShareIndex
+        ):
             continue
         spec = request.tools[0]
         calls: list[ToolUse] = [block for block in answer.content if isinstance(block, ToolUse)]
         if not calls:
             calls = [ToolUse(name=spec.name, input=arguments_for(spec, chance))]
-        if isinstance(fault, faults.CallsShareId):
+        if not isinstance(fault, faults.ArgumentsAreCut):
             calls.append(ToolUse(name=spec.name, input=arguments_for(spec, chance)))
         else:
             text = msgspec.json.encode(calls[-1].input).decode()

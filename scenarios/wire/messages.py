@@ -184,9 +184,9 @@ def whole(answer: ModelResponse, ids: Sequence[str], wire: Wire) -> bytes:
     return _json(_openai_whole(answer, ids) if wire == "openai" else _anthropic_whole(answer, ids))
 
 
-def streamed(answer: ModelResponse, ids: Sequence[str], wire: Wire) -> AnswerInEvents:
-    """Return an answer as the events of a stream; see `whole`."""
-    return _openai_stream(answer, ids) if wire == "openai" else _anthropic_stream(answer, ids)
+def streamed(answer: ModelResponse, ids: Sequence[str], wire: Wire, *, one_index: bool = False) -> AnswerInEvents:
+    """Return an answer as the events of a stream; see `whole`. With `one_index` all its calls have one."""
+    return _openai_stream(answer, ids, one_index) if wire == "openai" else _anthropic_stream(answer, ids)
 
 
 def refusal(kind: str, message: str, wire: Wire) -> bytes:
@@ -225,7 +225,7 @@ def _openai_usage(answer: ModelResponse) -> Object:
 
 
 def _openai_reason(answer: ModelResponse) -> str:
-    return "tool_calls" if answer.stop_reason == "tool_use" else "stop"
+    return {"tool_use": "tool_calls", "max_tokens": "length"}.get(answer.stop_reason, "stop")
 
 
 def _openai_call(call: ToolUse, identifier: str) -> Object:
@@ -247,10 +247,11 @@ def _openai_whole(answer: ModelResponse, ids: Sequence[str]) -> Object:
     }
 
 
-def _openai_stream(answer: ModelResponse, ids: Sequence[str]) -> AnswerInEvents:
+def _openai_stream(answer: ModelResponse, ids: Sequence[str], one_index: bool) -> AnswerInEvents:
     text, calls = _parts(answer)
     deltas: list[Object] = [{"role": "assistant", "content": ""}, *({"content": piece} for piece in _pieces(text))]
-    for index, (call, identifier) in enumerate(zip(calls, ids, strict=True)):
+    for place, (call, identifier) in enumerate(zip(calls, ids, strict=True)):
+        index = 0 if one_index else place
         first = _openai_call(call, identifier)
         arguments = first["function"]["arguments"]
         first["function"]["arguments"] = ""
@@ -314,6 +315,6 @@ def _anthropic_stream(answer: ModelResponse, ids: Sequence[str]) -> AnswerInEven
         told.append({"type": "content_block_stop", "index": index})
     end = len(told)
     stop = {"stop_reason": answer.stop_reason, "stop_sequence": None}
-    told.append({"type": "message_delta", "delta": stop, "usage": _anthropic_usage(answer)})
+    told.append({"type": "message_delta", "delta": stop, "usage": {"output_tokens": answer.usage.output_tokens}})
     told.append({"type": "message_stop"})
     return AnswerInEvents(tuple(event(item, item["type"]) for item in told), end, len(told) - 1)

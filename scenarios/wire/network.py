@@ -29,6 +29,13 @@ Sent: TypeAlias = tuple[float, bytes | Cut]
 """What a host sends, and how many seconds after what it sent before."""
 
 
+PATIENCE_S = 601.0
+"""A process that waits longer than this for the next bytes of a response waits without end."""
+
+LEFT_S = 60.0
+"""A process that has not read a response for so long, although there is more of it here, has left it open."""
+
+
 class Responder(Protocol):
     """Answers requests."""
 
@@ -42,6 +49,8 @@ class SimulatedNetwork:
         self.world = world
         self.connections: dict[SimulatedConnection, None] = {}
         """Those that the process has open, oldest first."""
+        self.reasons: list[str] = []
+        """What the process has done wrong with its connections."""
         self._splits: list[tuple[float, float]] = []
         self._no_certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -53,6 +62,10 @@ class SimulatedNetwork:
             ssl_context=self._no_certificates, network_backend=_Backend(self, host), keepalive_expiry=None
         )
         return transport
+
+    def overdue(self, reason: str) -> None:
+        """Note that the process has waited for too long."""
+        self.reasons.append(reason)
 
     def split(self, fault: faults.NetworkSplit) -> None:
         """Let nothing through for a while, at most until the calm."""
@@ -139,14 +152,20 @@ class SimulatedConnection(httpcore.AsyncNetworkStream):
         """What is on its way or here, and when it was sent."""
         self._changed = asyncio.Event()
         self._dropped = False
+        self._read_s = 0.0
+        """When the process has last taken something of a response."""
         network.connections[self] = None
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - as httpcore calls it
         network, world = self._network, self._network.world
-        end_s = world.now_s() + (math.inf if timeout is None else timeout)
+        began_s = world.now_s()
+        end_s = began_s + (math.inf if timeout is None else timeout)
         while not self._dropped:
             due_s = network.arrival_s(self._arriving[0][0]) if self._arriving else math.inf
             if due_s <= world.now_s():
+                if world.now_s() > began_s + PATIENCE_S:
+                    network.overdue(f"a host that said nothing is waited for, {world.now_s() - began_s:,.0f} s by now")
+                self._read_s = world.now_s()
                 return self._taken(max_bytes)
             if end_s <= world.now_s():
                 raise httpcore.ReadTimeout
@@ -185,7 +204,15 @@ class SimulatedConnection(httpcore.AsyncNetworkStream):
                     raise AssertionError(f"{event} is no part of a request")
         await asyncio.sleep(0)
 
+    def is_left(self) -> bool:
+        """Return whether there is more of a response here, for long, and nobody reads it."""
+        here = [self._network.arrival_s(sent_s) for sent_s, data in self._arriving if isinstance(data, bytes)]
+        return bool(here) and self._network.world.now_s() > max(here[0], self._read_s) + LEFT_S
+
     def _respond(self) -> None:
+        for connection in self._network.connections:
+            if connection.is_left():
+                self._network.overdue("a response that nobody reads is left open")
         self._arriving.clear()  # The host would have closed a connection without a call, and now there is one.
         time_s = self._network.arrival_s(self._network.world.now_s())
         for pause_s, data in self._host.respond(self._target, self._body):

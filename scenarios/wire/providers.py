@@ -4,6 +4,8 @@ Beside what every simulation promises: no connection is left open that is not us
 (SECRET), and every failure is of a known kind (TYPED).
 """
 
+import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from refold.actors.calls.protocols import Provider
@@ -39,6 +41,8 @@ class SimulatedWire:
         self._monitor = monitor
         self._wire: Wire = wire
         self.network = SimulatedNetwork(world)
+        self._owed: Counter[tuple[str, bool]] = Counter()
+        """Failures that the host has caused."""
 
     def provider_of(self, model: SimulatedModel) -> Provider:
         """Return a provider of the product whose host answers as a simulated model does."""
@@ -52,6 +56,8 @@ class SimulatedWire:
             model,
             self._wire,
             refused=lambda reason: self._monitor.note("INV0", "", reason),
+            owed=lambda kind, retryable: self._owed.update([(kind, retryable)]),
+            hurried=lambda reason: self._monitor.note("EFFECTS", "", reason),
         )
         options: HttpOptions = {
             "transport": lambda: self.network.transport_to(host),
@@ -64,6 +70,8 @@ class SimulatedWire:
     def check_all_is_closed(self) -> None:
         """Note connections that are open though their process and its loop have ended in order."""
         self._monitor.exercised.add("INV7")
+        for reason in self.network.reasons:
+            self._monitor.note("INV7", "", reason)
         if self.network.connections:
             self._monitor.note("INV7", "", f"{len(self.network.connections)} connections outlive their process")
         self.network.tear_down()
@@ -73,6 +81,7 @@ class SimulatedWire:
         from refold.scenarios.wire.host import KEY
 
         self._monitor.exercised.update(("SECRET", "TYPED"))
+        told: Counter[tuple[str, bool]] = Counter()
         for event in await self._world.disk.read_all(limit=10**9):
             if KEY.encode() in event.data:
                 self._monitor.note("SECRET", event.stream, f"version {event.version} holds the provider's key")
@@ -82,5 +91,17 @@ class SimulatedWire:
             match SESSION_CODEC.decode(event):
                 case ModelFailed(kind="unknown" | "agent_loop", message=message) if not message.startswith(OWN_CODE):
                     self._monitor.note("TYPED", event.stream, f"version {event.version} is of no kind: {message}")
+                case ModelFailed(kind=kind, retryable=retryable, message=message):
+                    told[kind, retryable] += 1
+                    if told[kind, retryable] > self._caused(kind, retryable):
+                        word = "retryable" if retryable else "final"
+                        self._monitor.note("TYPED", event.stream, f"no host failed so ({kind}, {word}): {message}")
                 case _:
                     pass
+
+    def _caused(self, kind: str, retryable: bool) -> float:
+        """Return how many failures of a kind there can be in the log at most."""
+        if kind == "malformed":
+            return self._owed[kind, True] + self._owed[kind, False]
+        on_the_way = retryable and kind in ("connection", "timeout")
+        return math.inf if on_the_way else self._owed[kind, retryable]

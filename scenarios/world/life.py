@@ -23,14 +23,15 @@ from refold.events.core.errors import AgentLoopError, BackpressureShed, CommandR
 from refold.events.core.ids import SessionId, kind_and_identifier, stream_name
 from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.state import Run
+from refold.events.session.state import Run, SessionState
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.expectations import Watching
 from refold.scenarios.monitors.monitor import Monitor, marked
-from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Decide, Say, Scenario, Watch
+from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Decide, Post, Say, Scenario, Watch
 from refold.scenarios.plan.world import World
 from refold.scenarios.world.disk import SimulatedDisk
+from refold.scenarios.world.inbox import SimulatedInbox
 from refold.scenarios.world.store import SimulatedReplies, SimulatedStore
 from refold.sessions.outcome import RunResult
 
@@ -42,6 +43,7 @@ async def carry_out(
     world: World,
     monitor: Monitor,
     watching: Watching | None,
+    inbox: SimulatedInbox,
     *,
     life: int,
 ) -> str:
@@ -50,10 +52,13 @@ async def carry_out(
     Raises:
         RefoldError: it was refused, or its outcome was not told.
     """
-    session = await runtime.session(act.session)
+    if isinstance(act, Post):
+        return await inbox.asked(act, key, world.clock)
+    session, since_s = await runtime.session(act.session), world.now_s()
     match act:
         case Say(text=text, times=times):
-            return await _told(monitor, act, await session.send(marked(act.session, text * times), key=key), life)
+            result = await session.send(marked(act.session, text * times), key=key)
+            return await _told(monitor, act, result, life, key, since_s)
         case Cancel():
             await session.cancel(key=key)
         case Abandon(text=text, after_s=after_s):
@@ -63,7 +68,7 @@ async def carry_out(
                 sending.cancel()
                 await asyncio.wait([sending])
             if not sending.cancelled():
-                return await _told(monitor, act, sending.result(), life)
+                return await _told(monitor, act, sending.result(), life, key, since_s)
             monitor.effects.results.given_up(act.session, key)
         case Decide(allow=allow):
             for waiting in await session.approvals():
@@ -80,9 +85,9 @@ async def carry_out(
     return "done"
 
 
-async def _told(monitor: Monitor, act: AnyAct, result: RunResult, life: int) -> str:
+async def _told(monitor: Monitor, act: AnyAct, result: RunResult, life: int, key: str, since_s: float) -> str:
     await monitor.look_for(act.session, result)
-    monitor.told(act.session, result, life)
+    monitor.told(act.session, result, life, key=key, since_s=since_s)
     return type(result.outcome).__name__
 
 
@@ -95,6 +100,12 @@ LOOK_S = 20.0
 
 def _waits_for_its_next_turn(run: Run) -> bool:
     return run.phase == "ready" and run.turns_allowed is not None and run.turns >= run.turns_allowed
+
+
+def _goes_on_by_itself(state: SessionState) -> bool:
+    run, turn = state.run, state.turn
+    waits = turn is not None and bool(turn.awaiting)
+    return run is not None and not (run.parked or waits or _waits_for_its_next_turn(run))
 
 
 def _said_of(task: asyncio.Task[Any]) -> str:
@@ -126,6 +137,7 @@ class ScenarioProgress:
     world: World
     monitor: Monitor
     replies: SimulatedReplies
+    inbox: SimulatedInbox
     files: SimulatedDisk | None
     """What the log lies on; None = it is in memory."""
     agent: Callable[[], Agent]
@@ -142,6 +154,8 @@ class ScenarioProgress:
     """Has the present life, once it is open, begin an act that a fault has brought; the next ones know of it."""
     outcomes: dict[int, str] = field(default_factory=dict[int, str])
     """How acts have ended, by their place."""
+    tried: set[int] = field(default_factory=set[int])
+    """Acts of clients that ask once only, and have."""
     repetitions: list[Repetition] = field(default_factory=list[Repetition])
     """Of acts, still to come."""
     over: bool = False
@@ -183,6 +197,7 @@ class Life:
             await asyncio.sleep(START_AGAIN_S)
             return
         progress.replies.serve(runtime.system)
+        reader = progress.inbox.reader(runtime)
         runtime.subscribe(partial(self._monitor.effects.published, self._number))
         waiting = {index: act for index, act in enumerate(progress.acts) if index not in progress.outcomes}
         acts = [self._begin_act(runtime, index) for index in waiting]
@@ -206,6 +221,7 @@ class Life:
                 progress.over = True
         finally:
             progress.on_act = ignore_act
+            await reader.stop()
             await runtime.close()
         outside: tuple[asyncio.Task[Any], ...] = (*self._acts, everything, ending)
         for task in outside:
@@ -256,6 +272,10 @@ class Life:
                 repetition = Repetition(index, self._world.now_s() + fault.after_s)
                 self._progress.repetitions.append(repetition)
                 self._begin_repetition(runtime, repetition)
+        if isinstance(act, Say) and not act.insists:
+            if index in self._progress.tried:
+                self._progress.outcomes[index] = "not told"
+            self._progress.tried.add(index)
         if index not in self._progress.outcomes:
             outcome = await self._insisting(runtime, act, index)
             if outcome is not None:
@@ -266,9 +286,15 @@ class Life:
         while True:
             try:
                 key, watching = f"{self._world.keys}act {index}", self._progress.watching.get(index)
-                return await carry_out(act, key, runtime, self._world, self._monitor, watching, life=self._number)
+                inbox = self._progress.inbox
+                return await carry_out(
+                    act, key, runtime, self._world, self._monitor, watching, inbox, life=self._number
+                )
             except (PersistenceError, BackpressureShed, AskTimeout) as error:
                 self._require_excuse(error)
+                if isinstance(act, Say) and not act.insists:
+                    await self._look(runtime, act.session)
+                    return "not told"
                 await asyncio.sleep(1.0)
             except ActorStopped:
                 if self._ending.is_set():
@@ -276,6 +302,16 @@ class Life:
                 await asyncio.sleep(1.0)
             except (CommandRejected, AgentLoopError):  # By the session, or by a hook of the agent's own.
                 return "refused"
+
+    async def _look(self, runtime: AgentRuntime, session_id: str) -> None:
+        """Look at a session after an error: what it shows is in the log."""
+        try:
+            shown = await (await runtime.session(session_id)).state_at()
+            head = await self._world.disk.head(stream_name(SESSION_KIND, SessionId(session_id)))
+        except (PersistenceError, AskTimeout, ActorStopped, CommandRejected):
+            return
+        if shown.version > (head.version if head is not None else 0):
+            self._monitor.note("INV6", session_id, f"version {shown.version} is shown, which is not in the log")
 
     def _require_excuse(self, error: Exception) -> None:
         """Raise an error that a client was not answered in time, unless the log was slow."""
@@ -331,6 +367,9 @@ class Life:
     async def _resume_what_waits(self, runtime: AgentRuntime, open_now: Sequence[str]) -> None:
         waiting = (kind_and_identifier(stream)[1] for stream in open_now)
         for session_id in dict.fromkeys((*self._progress.scenario.sessions(), *waiting)):
+            known = self._monitor.state_of(session_id)
+            if known is not None and (known.run is None or _goes_on_by_itself(known)):
+                continue  # To look at the session would wake it, which may be what it lacks.
             session = await runtime.session(session_id)
             run = (await session.state_at()).run
             if run is not None and (run.parked or _waits_for_its_next_turn(run)):

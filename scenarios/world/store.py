@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from refold.actors.effects import EffectEnded
+from refold.actors.effects import EffectEnded, Later
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef, System
 from refold.actors.kernel.system import ActorSystem
@@ -102,7 +102,7 @@ class SimulatedStore:
         return appended
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        await self._before_reading(stream)
+        await self._before_reading(stream, sessions_in([stream]))
         stored = await self._disk.read_stream(stream, after_version=after_version, limit=limit)
         self._require_life()
         self._seen(stored)
@@ -123,8 +123,10 @@ class SimulatedStore:
         return await self._disk.list_streams(prefix=prefix, after=after, limit=limit, with_pending=with_pending)
 
     async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
-        self._require_life()
-        return await self._disk.read_payloads(hashes)
+        wanted = list(hashes)
+        if wanted:
+            await self._before_reading("payloads", [])
+        return await self._disk.read_payloads(wanted)
 
     async def save_snapshot(self, snapshot: Snapshot) -> None:
         self._require_life()
@@ -156,13 +158,13 @@ class SimulatedStore:
         if self._never is not None and not self._never.done():
             self._never.set_exception(PersistenceError("the simulated process is gone", outcome_unknown=True))
 
-    async def _before_reading(self, stream: str) -> None:
+    async def _before_reading(self, what: str, sessions: Sequence[str]) -> None:
         self._require_life()
-        due = self._plan.count("read", sessions_in([stream]))
+        due = self._plan.count("read", sessions or None)
         await asyncio.sleep(0)
         self._require_life()
         if due:
-            raise PersistenceError(f"the simulated disk failed to read {stream}")
+            raise PersistenceError(f"the simulated disk failed to read {what}")
 
     def _require_life(self) -> None:
         if self._dead:
@@ -214,6 +216,8 @@ class SimulatedReplies:
             return
         kind, session = kind_and_identifier(asker.address)
         due = self._world.plan.count("reply", [session]) if kind == SESSION_KIND else []
+        if any(isinstance(fault, faults.ActorFails) for fault in due):
+            asker.tell(Later("no method of it"))
         late_s = sum(fault.seconds for fault in due if isinstance(fault, faults.LateReply))
         if late_s:
             self._send(asker, ended, late_s)

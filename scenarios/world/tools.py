@@ -16,9 +16,6 @@ from refold.scenarios import faults
 from refold.scenarios.plan.world import Body, World
 from refold.tools.tool import Tool, ToolBody
 
-HANG_S = 3_600.0
-"""How long a body goes on that ignores everything."""
-
 ODD_TEXT = (
     "\0 ends C, \r\n a line, \x1b[2J a screen; "
     "\u202eturned\u202c \u0645\u0631\u062d\u0628\u0627 \U0001f469\u200d\U0001f680\ufeff"
@@ -61,7 +58,7 @@ async def _carry_out(body: Body, run: Callable[[], object], world: World) -> obj
             if isinstance(fault, faults.ToolIsSlow):
                 await asyncio.sleep(fault.seconds)
             elif isinstance(fault, faults.ToolHangs):
-                await _hang(world, body)
+                await _hang(world, body, fault.seconds)
         result = run()
         if inspect.isawaitable(result):
             result = await result
@@ -84,8 +81,8 @@ async def _carry_out(body: Body, run: Callable[[], object], world: World) -> obj
             body.running, body.ended_s = False, world.now_s()
 
 
-async def _hang(world: World, body: Body) -> None:
-    end_s = world.now_s() + HANG_S
+async def _hang(world: World, body: Body, seconds: float) -> None:
+    end_s = world.now_s() + seconds
     while world.now_s() < end_s:
         try:
             await asyncio.sleep(end_s - world.now_s())

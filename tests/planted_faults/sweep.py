@@ -10,7 +10,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -23,7 +23,7 @@ from refold.resilience import CircuitBreaker
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
-from refold.scenarios.plan.scenario import Scenario, StoreName, WireName
+from refold.scenarios.plan.scenario import AnyAct, Cancel, Clear, Say, Scenario, StoreName, WireName
 from refold.scenarios.simulator import Simulator
 from tests.planted_faults.faults import WorldName
 from tests.selfcheck.storage.rehearsal import rehearse_storage
@@ -108,19 +108,85 @@ def rehearsed_agent(*, streaming: bool) -> Agent:
 
 
 def rehearsed_scenario(seed: int, world: World) -> Scenario:
-    """Return a drawn scenario, of one size or another, with a few more faults that happen early."""
+    """Return a drawn scenario, of one size or another: of even seeds with any faults, of odd ones with few kinds."""
+    number, narrow = divmod(seed, 2)
     drawn = drawn_scenario(
-        seed,
-        sessions=2 + seed % 3,
-        acts=6 + seed % 7,
-        faults_max=4 + seed % 7,
+        number,
+        sessions=2 + number % 3,
+        acts=6 + number % 7,
+        faults_max=0 if narrow and number % 6 == 5 else 4 + number % 7,
         store=world.store,
         wire=world.wire,
     )
-    chance = random.Random(f"more of {seed}")
-    more = tuple(chance.choice(EARLY)(chance) for _ in range(chance.randint(0, 3)))
+    chance = random.Random(f"{'narrow' if narrow else 'more'} of {number}")
+    return _narrowed(drawn, number, world, chance) if narrow else _widened(drawn, chance)
+
+
+def _widened(drawn: Scenario, chance: random.Random) -> Scenario:
+    """Return a scenario with a few more faults that happen early."""
+    more = _few(EARLY, chance)
     passivate_after_s = chance.choice((60.0, 60.0, 0.2))
     return msgspec.structs.replace(drawn, faults=(*drawn.faults, *more), passivate_after_s=passivate_after_s)
+
+
+def _narrowed(drawn: Scenario, number: int, world: World, chance: random.Random) -> Scenario:
+    """Return a scenario in which one kind of trouble comes together, or clients ask once only."""
+    more = _few(TOGETHER_WITH if world.wire == "none" or number % 2 else EARLY_ON_THE_WIRE, chance)
+    acts = tuple(
+        msgspec.structs.replace(act, insists=chance.random() < 0.5) if isinstance(act, Say) and number % 3 == 1 else act
+        for act in drawn.acts
+    )
+    quiet = number % 6 == 5
+    return msgspec.structs.replace(
+        drawn,
+        acts=(*acts, *_later(number, chance), *(_cancels(chance) if quiet else ())),
+        faults=(*drawn.faults, *(() if quiet else more), *_together(number, chance)),
+        passivate_after_s=chance.choice((60.0, 60.0, 0.2)),
+        patience_s=1_500.0 if number % 4 == 1 and world.wire == "none" else drawn.patience_s,
+        snapshot_every=chance.choice((1, 3, 10)) if number % 2 else drawn.snapshot_every,
+    )
+
+
+def _few(kinds: Sequence[Callable[[random.Random], AnyFault]], chance: random.Random) -> tuple[AnyFault, ...]:
+    return tuple(chance.choice(kinds)(chance) for _ in range(chance.randint(0, 3)))
+
+
+def _cancels(chance: random.Random) -> tuple[AnyAct, ...]:
+    """Return many cancellations, to look at who is told how soon where nothing goes wrong."""
+    return tuple(
+        Cancel(session=f"s{chance.randrange(3)}", at_s=round(chance.uniform(0, 80), 2))
+        for _ in range(chance.randint(4, 12))
+    )
+
+
+def _later(seed: int, chance: random.Random) -> tuple[AnyAct, ...]:
+    """Return what is said once all is quiet, in a conversation that was begun anew."""
+    if seed % 5 not in (2, 3):
+        return ()
+    began_s = chance.uniform(100, 400)
+    again = (Clear(session="s0", at_s=began_s), Say(session="s0", at_s=began_s + 5.0, text="hello"))
+    return (Say(session="s0", at_s=began_s - 40.0), *again)
+
+
+def _together(seed: int, chance: random.Random) -> tuple[AnyFault, ...]:
+    """Return faults that hit only together."""
+    match seed % 6:
+        case 1:  # Large results that share a transaction with others.
+            huge = (faults.ToolReturnsHuge(nth=nth, characters=70_000 + nth) for nth in range(1, 9))
+            slow = (faults.AppendIsSlow(nth=nth, seconds=3.0) for nth in range(5, 30, 3))
+            return (*huge, *slow)
+        case 2:  # A log that cannot be read as a process starts.
+            first = chance.randint(1, 12)
+            reads = (faults.ReadFails(nth=nth) for nth in range(first, first + chance.randint(2, 8)))
+            return (faults.Crash(at_s=chance.uniform(3, 30)), *reads)
+        case 3:  # Actors that fail again and again.
+            return tuple(faults.ActorFails(nth=nth) for nth in sorted(chance.sample(range(1, 40), 8)))
+        case 4:  # Bodies that go on for some time after they were cancelled.
+            return tuple(faults.ToolHangs(nth=nth, seconds=chance.choice((8.0, 150.0))) for nth in range(1, 5))
+        case 5 if seed % 12 == 5:
+            return (faults.ToolHangs(nth=chance.randint(1, 4), seconds=60.0),)
+        case _:
+            return ()
 
 
 EARLY: tuple[Callable[[random.Random], AnyFault], ...] = (
@@ -129,6 +195,22 @@ EARLY: tuple[Callable[[random.Random], AnyFault], ...] = (
     lambda chance: faults.ReadFails(nth=chance.randint(1, 10)),
     lambda chance: faults.AppendIsSlow(nth=chance.randint(1, 25), seconds=chance.choice((0.5, 5.0))),
     lambda chance: faults.AppendFails(nth=chance.randint(1, 25), committed=chance.random() < 0.5),
+)
+TOGETHER_WITH: tuple[Callable[[random.Random], AnyFault], ...] = (
+    *EARLY,
+    lambda chance: faults.ToolHangs(nth=chance.randint(1, 6), seconds=chance.choice((8.0, 40.0, 150.0))),
+    lambda chance: faults.ActorFails(nth=chance.randint(1, 20)),
+)
+"""Those, and what gives eyes for more."""
+
+EARLY_ON_THE_WIRE: tuple[Callable[[random.Random], AnyFault], ...] = (
+    lambda chance: faults.HostFails(
+        nth=chance.randint(1, 8), status=chance.choice((500, 502)), page=chance.random() < 0.7
+    ),
+    lambda chance: faults.ResponseStalls(nth=chance.randint(1, 8), seconds=4_000.0, begun=chance.random() < 0.5),
+    lambda chance: faults.HostIsFull(nth=chance.randint(1, 8), retry_after_s=60),
+    lambda chance: faults.CallsShareIndex(nth=chance.randint(1, 8)),
+    lambda chance: faults.ResponseBreaks(nth=chance.randint(1, 8), begun=chance.random() < 0.5),
 )
 """Faults that drawn scenarios have later in a simulation, when less goes on."""
 
@@ -152,7 +234,7 @@ def sweep(seeds: int, named: WorldName, first: int = 0) -> Found:
 
 
 def _simulate(seed: int, world: World) -> tuple[tuple[str, ...], str]:
-    streaming = seed % 2 == 0
+    streaming = seed // 2 % 2 == 0
     report = Simulator(rehearsed_agent(streaming=streaming)).run(rehearsed_scenario(seed, world))
     return tuple(sorted({broken.rule for broken in report.broken})), str(report.broken[0]) if report.broken else ""
 

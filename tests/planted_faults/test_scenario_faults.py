@@ -12,7 +12,7 @@ from tests.planted_faults.planting import ROOT
 from tests.planted_faults.rehearsing import rehearse
 from tests.planted_faults.sweep import sweep
 
-QUICK_SEEDS = 30
+QUICK_SEEDS = 60
 
 QUICK = 6
 """How many of the faults, evenly spread over them, are planted in a slow run; each plays a few scenarios."""

@@ -25,7 +25,7 @@ def test_without_faults_everything_is_said_and_answered() -> None:
     assert all(report.outcomes)
     assert report.exercised == (
         "APPROVAL", "CANCEL", "CHECK", "DURABLE", "EFFECTS", "ERROR", "EVIDENCE", "FOLLOW",
-        "INV0", "INV1", "INV2", "INV3", "INV4", "INV5", "INV6", "INV7", "LIVENESS", "ONCE",
+        "INV0", "INV1", "INV2", "INV3", "INV4", "INV5", "INV6", "INV7", "LIVENESS", "ONCE", "PROMPT",
     )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ FAULTS: tuple[AnyFault, ...] = (
     faults.CrashAtAppend(nth=5, committed=True),
     faults.CrashAtStep(nth=200),
     faults.CrashInTool(nth=1),
+    faults.ActorFails(nth=2),
     faults.Crash(at_s=3),
     faults.Close(at_s=3),
 )

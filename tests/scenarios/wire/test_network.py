@@ -106,7 +106,7 @@ async def answered(
 def test_what_the_model_says_arrives_whole_however_it_is_cut(wire: Wire, stream: bool) -> None:
     for seed in range(12):
         text = Played(wire, seed=seed).answer(asked("hello"), stream=stream)
-        assert text.stop_reason == "end_turn"
+        assert text.stop_reason in ("end_turn", "max_tokens")
         (block,) = text.content
         assert isinstance(block, TextBlock)
         assert block.text.startswith("That is answer ")
