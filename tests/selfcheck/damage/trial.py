@@ -98,7 +98,7 @@ async def connect(uri: str) -> SQLiteConnection:
 
 async def contents(store: SQLiteStore) -> Contents:
     heads = await store.list_streams()
-    streams = {head.stream: [(e.version, e.data) for e in await store.read_stream(head.stream)] for head in heads}
+    streams = {str(head.stream): [(e.version, e.data) for e in await store.read_stream(head.stream)] for head in heads}
     listed = await store.list_payloads(limit=1000)
     payloads = await store.read_payloads([payload.hash for payload in listed])
     return Contents(
