@@ -101,7 +101,7 @@ def kept_whole(block: Storable) -> Cooperative[tuple[StoredBlock, bytes]]:
         pieces.append(piece)
         size += len(piece)
         if size > PAYLOAD_BYTES_MAX:
-            raise Unrecordable("$", f"has more than {PAYLOAD_BYTES_MAX:,} bytes as JSON, and no more are accepted")
+            raise Unrecordable("$", f"has more bytes as JSON than the {PAYLOAD_BYTES_MAX:,} that are accepted")
         if len(pieces) > 1:
             yield
     name = PayloadHash(digest.hexdigest())

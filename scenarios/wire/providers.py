@@ -91,6 +91,8 @@ class SimulatedWire:
             match SESSION_CODEC.decode(event):
                 case ModelFailed(kind="unknown" | "agent_loop", message=message) if not message.startswith(OWN_CODE):
                     self._monitor.note("TYPED", event.stream, f"version {event.version} is of no kind: {message}")
+                case ModelFailed(kind="agent_loop"):  # The agent's own code failed, and no host.
+                    pass
                 case ModelFailed(kind=kind, retryable=retryable, message=message):
                     told[kind, retryable] += 1
                     if told[kind, retryable] > self._caused(kind, retryable):

@@ -82,7 +82,8 @@ async def records_of(turns: int, log: Path, caplog: pytest.LogCaptureFixture) ->
         cancelled.cancel()
         await session.send("Go", cancel=cancelled)
         await runtime.metrics.snapshot()
-    return [record for record in caplog.records if record.name.startswith("refold")]
+    ours = [record for record in caplog.records if record.name.startswith("refold")]
+    return [record for record in ours if " can damage a file" not in record.getMessage()]  # Some versions of SQLite.
 
 
 async def test_turns_of_every_kind_log_nothing_at_info(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

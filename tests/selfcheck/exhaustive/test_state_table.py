@@ -52,5 +52,5 @@ def test_a_decision_is_looked_for_with_its_consequences_and_its_phase(
 def test_files_that_the_document_names_exist() -> None:
     page = DOCUMENT.read_text(encoding="utf-8")
     links = re.findall(r"\]\(\.\./([^)]+)\)", page)
-    drawn = re.findall(r"\b(?:events|stores|actors|runtime|scenarios)/[\w/]+(?:\.py)?", page)
+    drawn = re.findall(r"\b(?:events|stores|actors|runtime|scenarios)/[\w/]+(?:\.py|\.sql)?", page)
     assert [name for name in (*links, *drawn) if not (ROOT / name).exists()] == []
