@@ -15,6 +15,7 @@ import inspect
 import pkgutil
 import re
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -127,6 +128,13 @@ def test_the_readme_shows_the_commands_that_ci_runs() -> None:
     assert [command.split()[-1] for command in commands] == ["demo", ".venv/bin/pytest"]
     readme = README.read_text(encoding="utf-8")
     assert [command for command in commands if command not in readme] == []
+
+
+def test_the_readme_names_what_an_installation_brings() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = sorted(re.split(r"[<>=]", needed)[0] for needed in project["dependencies"])
+    words = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"It brings {', '.join(names[:-1])} and {names[-1]};" in words
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)

@@ -84,7 +84,10 @@ def made_agent(source: AgentSource, name: str | None = None) -> Agent:
 
 
 def failure_words(error: BaseException) -> str:
-    """Return the end of a sentence that says what the user's code raised, and on which line of it."""
+    """Return the end of a sentence that says what the user's code raised, and on which line of it.
+
+    The line is the innermost one outside of Refold and of Python's own library.
+    """
     words = f": {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):
         return words
@@ -100,7 +103,8 @@ def kind_of(found: object) -> str:
 
 
 def _is_ours(module: object) -> bool:
-    return isinstance(module, str) and module.partition(".")[0] in ("refold", "importlib")
+    name = module.partition(".")[0] if isinstance(module, str) else ""
+    return name == "refold" or name in sys.stdlib_module_names
 
 
 def _name_of(source: Callable[[], Agent]) -> str:

@@ -30,6 +30,7 @@ from refold.events.model.configuration import AgentConfig
 from refold.events.model.messages import ModelRequest, ToolUse
 from refold.providers.scripted import ScriptedProvider, use
 from refold.publishing.notifications import RecordedSessionEvent
+from refold.stores.guarding.trusted_files import shared_folders_allowed
 from refold.tools.tool import tool
 
 SESSION = "incident"
@@ -250,7 +251,8 @@ def _announce_event(recorded: RecordedSessionEvent) -> None:
 
 
 if __name__ == "__main__":
-    log_argument, tickets_argument, report_argument, pause_argument = sys.argv[1:]
+    log_argument, tickets_argument, report_argument, pause_argument, *shared = sys.argv[1:]
+    shared_folders_allowed.set(bool(shared))
     desk_of_process = Desk(Path(tickets_argument), Path(report_argument), float(pause_argument))
     try:
         asyncio.run(work(Path(log_argument), desk_of_process))

@@ -28,6 +28,7 @@ from refold.inspection.check import CheckReport, check_log
 from refold.inspection.log_reading import opened
 from refold.inspection.summaries import event_words
 from refold.replay.log_replay import ReplayReport, replay
+from refold.stores.guarding.trusted_files import shared_folders_allowed
 
 KILLS = (("summarise", 0.4), ("open_ticket", 0.03), (None, 0.03))
 """For each process: the tool in whose body it is killed, and how many seconds `summarise` rests after each piece. The
@@ -190,8 +191,19 @@ async def run_process(
     Raises:
         ProcessWentWrong: it ended before it could be killed, it failed, or it hangs.
     """
+    shared = ("shared",) if shared_folders_allowed.get() else ()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "refold.demo.agent", files.log, files.tickets, files.report, str(pause_s)),
+        *(
+            sys.executable,
+            "-P",
+            "-m",
+            "refold.demo.agent",
+            files.log,
+            files.tickets,
+            files.report,
+            str(pause_s),
+            *shared,
+        ),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # A Ctrl-C is for us: we end the process then, below.

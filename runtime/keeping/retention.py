@@ -180,7 +180,7 @@ def _check(older_than: timedelta, statuses: Collection[EndedStatus], archive: st
         if status not in ENDED:
             raise ConfigError(f"{status!r} is no status of a session that has ended; those are {', '.join(ENDED)}")
     if archive is not None and not Path(archive).is_dir():
-        raise ConfigError(f"{os.fspath(archive)} is no folder for archives; make it first")
+        raise ConfigError(f"{os.fspath(archive)} is no folder; make it first, for the archives")
 
 
 def _session(head: StreamHead) -> SessionId:

@@ -94,7 +94,7 @@ def known_fault(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> 
     versions = ", ".join(".".join(map(str, first)) for first in _WAL_RESET_MENDED)
     return (
         f"SQLite {'.'.join(map(str, version))} can damage a file that two programs write at the same moment "
-        f"(mended in {versions} and later). Refold writes a log through one connection only; let no other program "
+        f"(fixed in {versions} and later). Refold writes a log through one connection only; let no other program "
         "write it, or use a newer SQLite"
     )
 

@@ -1,6 +1,6 @@
 """Long random lives of sessions, judged after every step by all that the exhaustive check judges by.
 
-    python -P tests/events/life.py [STEPS [SEED]]        100,000 steps; prints the verdict on each rule
+    python -m tests.events.life [STEPS [SEED]]        100,000 steps; prints the verdict on each rule
 
 The exhaustive check (`tests.selfcheck.exhaustive.exploration`) sees everything that can happen in short lives; this
 sees some of what can happen in long ones: many runs, calls, keys, crashes and imports of broken histories, and time

@@ -38,10 +38,11 @@ COMMAND = [sys.executable, "-P", "-c", "from refold.commands.cli import main; ma
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The JSON of one demonstration, with its log in a folder of its own and the working directory elsewhere."""
+    """The JSON of one demonstration, with its log in a folder that others share and the working directory elsewhere."""
     log = tmp_path_factory.mktemp("demo") / "demo.db"
+    log.parent.chmod(0o1777)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    command = [*COMMAND, "--json", "--log", str(log)]
+    command = [*COMMAND[:-1], "--allow-shared-folder", "demo", "--json", "--log", str(log)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=QUIET, cwd=elsewhere)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)

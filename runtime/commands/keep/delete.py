@@ -60,7 +60,7 @@ def _write(deletion: "Deletion") -> None:
     to = console()
     children = f" with {counted(len(deletion.streams) - 1, 'child session')}" if len(deletion.streams) > 1 else ""
     if deletion.deleted_before:
-        write_paragraph(to, f"session {one_line(deletion.session)} had been deleted{children}", style="bold")
+        write_paragraph(to, f"session {one_line(deletion.session)} was deleted earlier{children}", style="bold")
     else:
         counts = ", ".join((counted(deletion.events, "event"), counted(deletion.payloads, "payload")))
         write_paragraph(to, f"deleted session {one_line(deletion.session)}{children}: {counts}", style="bold")

@@ -24,8 +24,8 @@ async def sessions(
     no run yet; open, a run has work in flight, or will have once a runtime opens the log; waiting, for an
     approval or its next step; parked, until a person decides; damaged, see `refold check`.
 
-    With --deleted those stand there of which only a tombstone is left: how many events they had, and, as the time of
-    the last one, when they were deleted.
+    With --deleted it lists deleted sessions, of which only a tombstone is left: how many events they had, and, as
+    the time of the last one, when they were deleted.
 
     One that a call of a subagent began is listed with the session of that call, its parent.
 

@@ -162,7 +162,7 @@ def test_the_command_deletes_where_no_runtime_owns_the_log(tmp_path: Path) -> No
     assert "memory/main stays, and names it in 1 event" in told
     assert found(tmp_path, "alice") == {}
     assert "events.db.inbox" in found(tmp_path, "bob"), "those of others are left alone"
-    assert "session alice had been deleted with 1 child session" in run("delete", log, "alice").stdout
+    assert "session alice was deleted earlier with 1 child session" in run("delete", log, "alice").stdout
     assert run("delete", log, "nobody").exit_code == 1
     asyncio.run(assert_sound(log))
 
