@@ -69,6 +69,7 @@ class AcknowledgedFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._descriptor = os.open(new, flags, 0o600)
         try:
+            _allow_as(log, self._descriptor)
             if before is not None:
                 self.write(before)
             new.rename(self._file)
@@ -89,6 +90,17 @@ class AcknowledgedFile:
             return
         finally:
             os.close(self._descriptor)
+
+
+def _allow_as(log: Path, descriptor: int) -> None:
+    """Give a file to the log's owner where root made it, and let those read it who may read the log."""
+    status, ours = log.stat(), os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (ours.st_uid, ours.st_gid):
+        try:
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+        except PermissionError:  # We are not root; then its group may be one that must not read the log.
+            return
+    os.fchmod(descriptor, 0o600 | status.st_mode & 0o044)
 
 
 def _path(log: Path) -> Path:

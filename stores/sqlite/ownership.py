@@ -193,8 +193,19 @@ def _open_lock_file(log: Path) -> tuple[int, _FileIdentity]:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
         raise PersistenceError(f"the lock file {path} cannot be opened for writing: {error.strerror}") from error
+    if identity is None and os.geteuid() == 0:
+        _give_to_owner(log, descriptor)
     status = os.fstat(descriptor)
     return descriptor, (status.st_dev, status.st_ino)
+
+
+def _give_to_owner(log: Path, descriptor: int) -> None:
+    """Let the log's owner lock it, too, once root does not any more."""
+    try:
+        status = log.stat()
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+    except OSError:  # There is no log yet, or a file system without owners.
+        return
 
 
 def _write_owner(descriptor: int) -> None:

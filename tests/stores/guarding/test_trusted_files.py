@@ -193,3 +193,24 @@ async def test_root_acts_for_the_owner_of_the_folder_and_a_user_for_nobody_else(
     log.parent.mkdir()
     os.chown(log.parent, OTHER + 1, -1)
     assert "belongs to another user" in as_other_user(lambda: require_log_trusted(log, writing=True))
+
+
+@AS_ROOT
+async def test_a_log_that_root_was_killed_with_is_its_owners_and_its_readers_as_before(shared: Path) -> None:
+    home = shared / "home"
+    home.mkdir(mode=0o755)
+    log = await made(home / "events.db")
+    log.chmod(0o644)
+    beside(log, ".lock").unlink()
+    os.chown(log, OTHER, OTHER)
+    os.chown(home, OTHER, OTHER)
+    store = await SQLiteStore.open(log)
+    try:
+        await store.append([batch("session/b", 0)])
+        for suffix in ("-wal", ".head", ".lock"):
+            status = beside(log, suffix).stat()
+            assert (status.st_uid, status.st_gid) == (OTHER, OTHER), suffix
+        for suffix in ("-wal", ".head"):
+            assert beside(log, suffix).stat().st_mode & 0o777 == 0o644, suffix
+    finally:
+        await store.close()
