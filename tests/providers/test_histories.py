@@ -420,6 +420,19 @@ def test_a_conversation_becomes_a_session_that_goes_on_and_is_exported_again(
 
 
 @pytest.mark.parametrize(
+    ("encoding", "text", "read"),
+    [("utf-8-sig", "tea", "tea"), ("utf-16", "茶", "茶"), ("ascii", "\\ud83d cut", "\ufffd cut")],
+    ids=["a byte order mark", "as PowerShell writes", "half a character"],
+)
+def test_files_as_other_programs_write_them_are_read(tmp_path: Path, encoding: str, text: str, read: str) -> None:
+    (tmp_path / "h.json").write_bytes(f'[{{"role": "user", "content": "{text}"}}]'.encode(encoding))
+    log = tmp_path / "x.db"
+    assert run("import", tmp_path / "h.json", log, "--format", "openai", "--session", "s").exit_code == 0
+    written = run("export", log, "--session", "s", "--format", "openai").stdout
+    assert json.loads(written)["messages"][0]["content"] == read
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["import", "h.json", "x.db", "--format", "openai"], "belong together"),

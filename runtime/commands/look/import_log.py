@@ -1,9 +1,9 @@
 """`refold import FILE LOG`: a new log of JSON Lines; or a conversation of another system, into a session."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-import msgspec
 import typer
 
 from refold.commands.execution import (
@@ -98,6 +98,10 @@ async def _imported(
     return EXIT_OK
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value of JSON")
+
+
 async def _import_conversation(
     file: BinaryIO,
     name: str,
@@ -113,8 +117,9 @@ async def _import_conversation(
     from refold.remote.importing import import_conversation
 
     try:
-        given = msgspec.json.decode(file.read())
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        # Reads a byte order mark, UTF-16 and halves of characters, too.
+        given = json.loads(file.read(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{name} is not JSON: {error}") from None
     if form is HistoryForm.OPENAI:
         history = history_from_openai(given, thoughts_in_text=thoughts.value if thoughts is not None else None)
