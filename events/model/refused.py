@@ -77,7 +77,8 @@ def suspects(messages: Sequence[Message], first_new: int, latest_input: int) -> 
     """Return what may be why a provider finds a request wrong, in the order in which it is left out.
 
     First what is new and no text: such parts are refused most. Then also other messages that are new, such as results,
-    and what an earlier run could not get past; never the text of the latest input.
+    and what an earlier run could not get past; at last what the provider fetches anew for each request, such as an
+    image whose address has expired. Never the text of the latest input.
 
     Args:
         messages: the history.
@@ -95,7 +96,8 @@ def suspects(messages: Sequence[Message], first_new: int, latest_input: int) -> 
     said = [_flat(portion) for portion in _portions(others)]
     if said and latest:
         said.append((*said[-1], *latest))
-    return list(dict.fromkeys((*portions, *said)))
+    old = [(part,) for part in more_than_text(messages) if part.message < first_new and _is_fetched(messages, part)]
+    return list(dict.fromkeys((*portions, *said, *(_flat(portion) for portion in _portions(old)))))
 
 
 def largest(messages: Sequence[Message], first_new: int) -> list[Portion]:
@@ -191,6 +193,12 @@ def _flat(portions: Iterable[Portion]) -> Portion:
 def _block_at(messages: Sequence[Message], part: Part) -> Block:
     block = messages[part.message].content[part.block]
     return block.content[part.inside] if isinstance(block, ToolResultBlock) and part.inside is not None else block
+
+
+def _is_fetched(messages: Sequence[Message], part: Part) -> bool:
+    """Tell whether a provider looks it up in each request: an address, or what was uploaded to it."""
+    block = _block_at(messages, part)
+    return isinstance(block, ProviderBlock) or (isinstance(block, ImageBlock | DocumentBlock) and block.url is not None)
 
 
 def _bytes(block: Block) -> int:

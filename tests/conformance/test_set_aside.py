@@ -206,6 +206,28 @@ async def test_a_text_that_no_run_got_past_is_set_aside_by_a_later_one_and_the_l
         assert len(provider.requests) == 4, "what was taken is not suspected"
 
 
+async def test_an_address_that_has_expired_is_set_aside_though_it_was_taken_before() -> None:
+    gone = refold.ImageBlock(url="https://example.org/gone.png")
+
+    def answer(request: refold.ModelRequest) -> refold.ModelResponse:
+        if len(requests) and any(gone in message.content for message in request.messages):
+            raise refold.ProviderError("Unable to download the file", kind="invalid_request", status=400)
+        requests.append(request)
+        return refold.say("Yes.")
+
+    requests: list[refold.ModelRequest] = []
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=answer) as runtime:
+        session = await runtime.session("a")
+        for content in (["What is this?", BROKEN, gone], "And now?", "And again?"):
+            assert (await session.send(content)).outcome == refold.Completed()
+        assert requests[-1].messages[0].content == (
+            refold.TextBlock(text="What is this?"),
+            BROKEN,
+            refold.TextBlock(text=INPUT_NOTE),
+        ), "what it was given by bytes stays"
+        assert len(await asides_of(session)) == 1
+
+
 @pytest.mark.parametrize("word", ["tea 3", "Yes. 4"])
 async def test_what_an_earlier_model_took_and_the_new_one_refuses_is_set_aside(tmp_path: Path, word: str) -> None:
     log, calm = tmp_path / "events.db", Picky(*(refold.say(f"Yes. {number}") for number in range(9)), word="?")
