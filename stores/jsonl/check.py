@@ -289,7 +289,7 @@ class LinesCheck:
         place.line += 1
         place.size_bytes += len(data)
         if place.header is not None and place.header.export and not place.ended:
-            place.digest.update(data[:-2] + b"\n" if data.endswith(b"\r\n") else data)  # As it was written.
+            place.digest.update(data.rstrip(b" \t\r\n") + b"\n")  # As it was written.
 
 
 def _check_tombstone(tombstone: Tombstone) -> None:

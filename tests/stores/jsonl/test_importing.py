@@ -120,11 +120,12 @@ async def test_blank_lines_are_skipped_wherever_an_editor_left_them(
 
 
 @pytest.mark.parametrize("changed", [slice(None), slice(0, 1), slice(3, None, 2)], ids=["all", "the header", "some"])
-async def test_line_ends_of_windows_are_read_as_those_that_were_written(
-    tmp_path: Path, lines: bytes, changed: slice
+@pytest.mark.parametrize("end", [b"\r\n", b" \t\n", b" \r\n"], ids=["Windows", "white space", "both"])
+async def test_white_space_and_line_ends_of_windows_are_read_as_what_was_written(
+    tmp_path: Path, lines: bytes, changed: slice, end: bytes
 ) -> None:
     every = lines.splitlines(keepends=True)
-    every[changed] = [line.replace(b"\n", b"\r\n") for line in every[changed]]
+    every[changed] = [line.replace(b"\n", end) for line in every[changed]]
     text = tmp_path / "log.jsonl"
     text.write_bytes(b"".join(every))
     assert find_damage(text)[1] == []
