@@ -152,7 +152,7 @@ async def sessions_below(
 
 async def event_at(store: EventStore, session: SessionId, version: int) -> SessionEvent | None:
     """Return the event of a session at a version, or None if there is none."""
-    if version < 1:
+    if type(version) is not int or version < 1:
         return None
     stored = await store.read_stream(stream_name(SESSION_KIND, session), after_version=version - 1, limit=1)
     return next(iter(SESSION_CODEC.decode_all(stored)), None)

@@ -319,7 +319,7 @@ async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tm
             assert (await session.send("Go on.")).outcome == refold.Completed()
             await session.take_back((await asides_of(session))[-1][0], reason="by mistake")
             assert (await session.history())[: len(whole)] == whole
-        wrong: list[tuple[int, dict[str, Any], str]] = [
+        wrong: list[tuple[Any, dict[str, Any], str]] = [
             (imported, {"message": 2}, "2 messages to name"),
             (imported, {"part": 0}, "of which the part is"),
             (result, {"message": 0}, "0 messages to name"),
@@ -328,6 +328,7 @@ async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tm
             (1, {}, "brought nothing"),
             (99, {}, "brought nothing"),
             (-1, {}, "brought nothing"),
+            ("3", {}, "brought nothing"),
         ]
         for version, place, words in wrong:
             with pytest.raises(ConfigError, match=words):
