@@ -218,8 +218,9 @@ async def test_an_address_that_has_expired_is_set_aside_though_it_was_taken_befo
     requests: list[refold.ModelRequest] = []
     async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=answer) as runtime:
         session = await runtime.session("a")
-        for content in (["What is this?", BROKEN, gone], "And now?", "And again?"):
-            assert (await session.send(content)).outcome == refold.Completed()
+        assert (await session.send(["What is this?", BROKEN, gone])).outcome == refold.Completed()
+        for words in ("And now?", "And again?"):
+            assert (await session.send(words)).outcome == refold.Completed()
         assert requests[-1].messages[0].content == (
             refold.TextBlock(text="What is this?"),
             BROKEN,
