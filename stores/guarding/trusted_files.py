@@ -139,6 +139,8 @@ def _others_may_be_in(group: int, trusted: frozenset[int]) -> bool:
     A group with the name of a trusted user is that user's alone, as Linux makes one for each, unless it has other
     members. One without a name is what containers are given beside their user, and nobody else is.
     """
+    assert grp is not None
+    assert pwd is not None
     try:
         entry = grp.getgrgid(group)
     except KeyError:
@@ -170,6 +172,7 @@ def _status(path: Path, *, follow: bool = True) -> os.stat_result | None:
 
 
 def _user(uid: int) -> str:
+    assert pwd is not None
     try:
         return f"{pwd.getpwuid(uid).pw_name}, {uid}"
     except KeyError:
@@ -177,6 +180,7 @@ def _user(uid: int) -> str:
 
 
 def _group(gid: int) -> str:
+    assert grp is not None
     try:
         return f"group {grp.getgrgid(gid).gr_name}, {gid}"
     except KeyError:

@@ -102,7 +102,7 @@ class WalWatch:
             OSError: it cannot be read.
         """
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        self._header = b""
+        self._header: bytes = b""
         self._form: WalHeader | None = None
         self._end = HEADER_BYTES
         self._last = b""
