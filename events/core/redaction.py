@@ -495,7 +495,8 @@ def _checked_value(value: object) -> str:
 
 
 def _checked_pattern(pattern: object) -> re.Pattern[str]:
-    if not isinstance(pattern, re.Pattern) or not isinstance(cast("re.Pattern[Any]", pattern).pattern, str):
+    text: object = getattr(pattern, "pattern", None)
+    if not isinstance(pattern, re.Pattern) or not isinstance(text, str):
         raise ConfigError(f"a pattern to be redacted is a compiled re.Pattern of text, not {pattern!r:.80}")
     return cast("re.Pattern[str]", pattern)
 

@@ -54,7 +54,8 @@ async def echo(value: Any = None) -> Any:
 
 def runtime_of(log: Any, *script: Any, tools: Any = (echo,), **settings: Any) -> AgentRuntime:
     config = AgentConfig(model="m", **settings)
-    return AgentRuntime(config, provider=ScriptedProvider(script), tools=tools, log=log)
+    provider = ScriptedProvider(script)
+    return AgentRuntime(config, provider=provider, tools=tools, log=log, input_bytes_max=None, result_bytes_max=None)
 
 
 async def count_of(session: Session) -> int:

@@ -93,9 +93,13 @@ def outcomes(numbers: Sequence[int], seed: int, processes: int) -> Iterator[Outc
 
 
 def _some(seed: int, numbers: Sequence[int]) -> list[Outcome]:
-    logging.getLogger("refold").setLevel(logging.CRITICAL)
-    samples = _samples()
-    return asyncio.run(_each(samples, seed, numbers))
+    logger = logging.getLogger("refold")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # What stores warn of is what is rehearsed.
+    try:
+        return asyncio.run(_each(_samples(), seed, numbers))
+    finally:
+        logger.setLevel(level)
 
 
 async def _each(samples: dict[When, tuple[list[Path], Contents]], seed: int, numbers: Sequence[int]) -> list[Outcome]:
