@@ -104,7 +104,8 @@ class SimulatedHost:
         try:
             answer, delay_s, cut = self._model.begin(request)
         except ProviderError as error:
-            self._not_before[asked] = self._world.now_s() + (error.retry_after_s or 0.0)
+            if error.kind in REFUSALS:  # Of the others no header says anything.
+                self._not_before[asked] = self._world.now_s() + (error.retry_after_s or 0.0)
             return self._refusal(error)
         changed = self._stopped(_changed(answer, request, due, chance))
         if changed is not answer:

@@ -92,10 +92,14 @@ class WalCut(Exception):
 
 
 class WalWatch:
-    """Looks at the WAL of an open log: `before` each transaction and `after` it; close it with `close`."""
+    """Looks at the WAL of an open log before each transaction and after it; close it with `close`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, frames: int) -> None:
         """Begin with what the file holds now, which must be a WAL that SQLite has open.
+
+        Args:
+            path: of the WAL.
+            frames: so many SQLite takes it to have; the file may have more, of transactions that failed.
 
         Raises:
             WalCut: it is no WAL.
@@ -106,8 +110,10 @@ class WalWatch:
         self._form: WalHeader | None = None
         self._end = HEADER_BYTES
         self._last = b""
+        self._leftover = False
+        """Whether frames of today stand behind the end: the next transaction is written over them."""
         try:
-            self._look()
+            self._begin(max(frames, 0))
         except BaseException:
             self.close()
             raise
@@ -134,51 +140,55 @@ class WalWatch:
         if self.size:  # Empty after a checkpoint, and nothing was to be written.
             self._look()
 
+    def _begin(self, frames: int) -> None:
+        self._header = self._read(0, HEADER_BYTES)
+        self._form = wal_header(self._header)
+        if self._form is None:
+            raise WalCut("its header is gone")
+        self._go_to(frames)
+
     def _look(self) -> None:
         found = self._read(0, HEADER_BYTES)
         if found != self._header:
             form, before = wal_header(found), self._form
             if form is None:
                 raise WalCut("its header is gone")
-            if before is not None and self._salts_at(self._end) == before.salts:
+            if before is not None and not self._leftover and self._salts_at(self._end) == before.salts:
                 raise WalCut("it is another WAL")  # SQLite has gone on behind what it takes to be there.
             self._header, self._form, self._end, self._last = found, form, HEADER_BYTES, b""
         elif self._last and self._read(self._end - len(self._last), len(self._last)) != self._last:
             raise WalCut("its last transaction is gone")
-        self._go_to_end()
+        self._go_to_next_end()
 
-    def _go_to_end(self) -> None:
-        """Find the last frame that ends a transaction, and keep it."""
+    def _go_to_next_end(self) -> None:
+        """Go to the end of the transaction that was written since the last look.
+
+        That is the first frame which ends one. Those behind it may look as if they were of today, too: a transaction
+        that failed has left them there, and the next one is written over them.
+        """
         form = self._form
         assert form is not None
-        size = form.frame_bytes
-        known = (self._end - HEADER_BYTES) // size
-        most = (self.size - HEADER_BYTES) // size
-        low, step = known, 1
-        while low < most and self._is_of_today(min(low + step, most) - 1):
-            low, step = min(low + step, most), step * 2
-        high = min(low + step, most)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._is_of_today(middle - 1):
-                low = middle
-            else:
-                high = middle - 1
-        while low > known and not self._pages_after(low - 1):
-            low -= 1  # Frames that were rolled back.
-        if low > known:
-            self._end = HEADER_BYTES + low * size
-            self._last = self._read(self._end - size, size)
+        frame = (self._end - HEADER_BYTES) // form.frame_bytes
+        most = (self.size - HEADER_BYTES) // form.frame_bytes
+        while frame < most:
+            _, pages, *salts, _, _ = self._frame_header(frame)
+            if tuple(salts) != form.salts:
+                return
+            frame += 1
+            if pages:
+                self._go_to(frame)
+                return
+
+    def _go_to(self, frames: int) -> None:
+        form = self._form
+        assert form is not None
+        self._end = HEADER_BYTES + frames * form.frame_bytes
+        self._last = self._read(self._end - form.frame_bytes, form.frame_bytes) if frames else b""
+        self._leftover = self._salts_at(self._end) == form.salts
 
     def _salts_at(self, offset: int) -> tuple[int, ...]:
         data = os.pread(self._descriptor, FRAME_HEADER_BYTES, offset)
         return _FRAME.unpack(data)[2:4] if len(data) == FRAME_HEADER_BYTES else ()
-
-    def _is_of_today(self, frame: int) -> bool:
-        return self._frame_header(frame)[2:4] == (self._form.salts if self._form is not None else None)
-
-    def _pages_after(self, frame: int) -> int:
-        return self._frame_header(frame)[1]
 
     def _frame_header(self, frame: int) -> tuple[int, ...]:
         assert self._form is not None
