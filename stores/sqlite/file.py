@@ -20,7 +20,7 @@ from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fa
 from refold.stores.guarding.acknowledged import HEAD_SUFFIX, Acknowledged, acknowledged, forget_acknowledged
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, primary_code
 from refold.stores.sqlite.ownership import log_owner
-from refold.stores.sqlite.read import missing_end
+from refold.stores.sqlite.read import damage_found, missing_end
 from refold.stores.sqlite.rewrite import synchronise, write_again
 
 TEXT_LOG_SUFFIXES: Final = (".jsonl", ".jsonl.gz")
@@ -282,8 +282,7 @@ def _look_through(connection: sqlite3.Connection, log: Path, end: Acknowledged |
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         looks = ("PRAGMA quick_check(1)",) if pages <= LOOK_PAGES_MAX else ()
         for look in (*looks, "PRAGMA integrity_check('streams')"):
-            lines = [str(line) for (line,) in connection.execute(look)]
-            if lines != ["ok"]:
+            if lines := damage_found(connection, look):
                 raise LogFormatError(f"the log {log} is damaged: {lines[0]}; {way_out}")
     except sqlite3.Error as error:
         if primary_code(error) != sqlite3.SQLITE_INTERRUPT:

@@ -4,6 +4,7 @@ Read `schema.sql` first. The connection gives texts as bytes, so that the JSON o
 encoded again. A read ends before it returns: a cursor left open would keep the WAL from ever being cut back.
 """
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
@@ -149,9 +150,28 @@ def _tombstones(rows: Sequence[Sequence[Any]]) -> list[Tombstone]:
 
 
 def find_damage(connection: sqlite3.Connection, end: Acknowledged | None) -> list[str]:
-    lines = [line.decode(errors="replace") for (line,) in connection.execute("PRAGMA integrity_check")]
     missing = missing_end(connection, end)
-    return [*([] if lines == ["ok"] else lines), *([missing] if missing else [])]
+    return [*damage_found(connection, "PRAGMA integrity_check"), *([missing] if missing else [])]
+
+
+_PAGE_NOT_READ = re.compile(r"error code=(\d+)")
+"""What a check of SQLite's says of a page that it could not read, among the damages that it found."""
+
+
+def damage_found(connection: sqlite3.Connection, look: str) -> list[str]:
+    """Return what one of SQLite's own checks finds.
+
+    Raises:
+        sqlite3.OperationalError: a page could not be read, which says nothing about what is in it.
+    """
+    rows = connection.execute(look).fetchall()
+    lines = [line if isinstance(line, str) else line.decode(errors="replace") for (line,) in rows]
+    codes = [int(code) for line in lines for code in _PAGE_NOT_READ.findall(line)]
+    if any(code & 0xFF == sqlite3.SQLITE_IOERR for code in codes):
+        failed = sqlite3.OperationalError("disk I/O error")
+        failed.sqlite_errorcode, failed.sqlite_errorname = sqlite3.SQLITE_IOERR_READ, "SQLITE_IOERR_READ"
+        raise failed
+    return [] if lines == ["ok"] else lines
 
 
 def missing_end(connection: sqlite3.Connection, end: Acknowledged | None) -> str:
