@@ -61,11 +61,8 @@ class LogPlace:
         if self._log_identity is None:
             self._log_identity = _identity(self._log)
 
-    def remember_wal(self, frames: int) -> None:
+    def remember_wal(self) -> None:
         """Keep which file the WAL is from now on, and where it ends; call it once SQLite has written to it.
-
-        Args:
-            frames: so many SQLite takes it to have.
 
         Raises:
             PersistenceError: one of the files is missing, or the log is another one than before SQLite opened it.
@@ -75,7 +72,7 @@ class LogPlace:
         _require(self._wal, self._wal_identity, "the WAL", _WRITE_AGAIN)
         self._close_watch()
         try:
-            self._watch = WalWatch(Path(self._wal), frames)
+            self._watch = WalWatch(Path(self._wal))
             if not self._keeps_acknowledged:
                 forget_acknowledged(self._path)
             elif self._acknowledged is None:

@@ -17,6 +17,9 @@ from typing import Final, NamedTuple
 
 HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
+COUNTED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A WAL that is longer is not added up when a log is opened, which would take seconds."""
+
 _MAGIC: Final = 0x377F0682
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
@@ -94,12 +97,10 @@ class WalCut(Exception):
 class WalWatch:
     """Looks at the WAL of an open log before each transaction and after it; close it with `close`."""
 
-    def __init__(self, path: Path, frames: int) -> None:
+    def __init__(self, path: Path) -> None:
         """Begin with what the file holds now, which must be a WAL that SQLite has open.
 
-        Args:
-            path: of the WAL.
-            frames: so many SQLite takes it to have; the file may have more, of transactions that failed.
+        Of a WAL that is longer than `COUNTED_BYTES_MAX` the first transactions are taken for the last ones.
 
         Raises:
             WalCut: it is no WAL.
@@ -113,7 +114,8 @@ class WalWatch:
         self._leftover = False
         """Whether frames of today stand behind the end: the next transaction is written over them."""
         try:
-            self._begin(max(frames, 0))
+            wal = path.read_bytes() if self.size <= COUNTED_BYTES_MAX else b""
+            self._begin(sum(1 for _ in committed_frames(wal)))
         except BaseException:
             self.close()
             raise

@@ -151,11 +151,7 @@ class WritingSide:
     def _prepare(self, connection: sqlite3.Connection) -> LogWriter:
         incarnation = prepare_for_writing(connection, self._log, self._durability, ours=self._ours, fault=self._fault)
         self._ours = {incarnation}
-        try:
-            _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.Error as error:
-            raise persistence_error(error, f"the log {self._log} cannot be opened for writing") from error
-        self._place.remember_wal(frames)
+        self._place.remember_wal()
         return LogWriter(connection, self._log, self._place, incarnation, self._fault)
 
     def _submit(self, work: Callable[[LogWriter], T]) -> asyncio.Future[T]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.stores.guarding.wal import WalCut, WalWatch, committed_frames
+from refold.stores.guarding.wal import WalCut, WalWatch
 
 
 def wal_after(folder: Path, name: str, before: Path | None, *pages: int) -> Path:
@@ -39,7 +39,9 @@ def test_what_a_failed_transaction_left_in_the_wal_is_no_transaction_that_was_lo
     assert len(wals["failed"]) > len(wals["fourth"])
     watched = tmp_path / "watched-wal"
     watched.write_bytes(wals["failed"])
-    watch = WalWatch(watched, len(list(committed_frames(wals["first"]))))
+    watched.write_bytes(wals["first"])
+    watch = WalWatch(watched)
+    watched.write_bytes(wals["failed"])
     for name in ("second", "third", "fourth"):
         with watched.open("r+b") as file:  # Over what the failed one left.
             file.write(wals[name])
