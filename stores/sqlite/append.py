@@ -308,7 +308,7 @@ class LogWriter:
         return gone
 
     def empty_wal(self) -> bool:
-        """Copy the WAL into the log and empty it, unless a reader needs it; do not wait for one."""
+        """Copy the WAL into the log and empty it, as far as readers let us, without waiting; return whether it is."""
         (busy_timeout,) = self._connection.execute("PRAGMA busy_timeout").fetchone()
         self._connection.execute("PRAGMA busy_timeout = 0")
         try:
@@ -333,12 +333,6 @@ class LogWriter:
     def rescue(self) -> bool:
         """Copy the WAL, which has lost its name, into the log; return whether all of it is there now."""
         busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        return not busy and pages == copied
-
-    def checkpoint(self) -> bool:
-        """Copy the WAL into the log and empty it, as far as readers let us; do not wait for them; return if all is."""
-        self._connection.execute("PRAGMA busy_timeout = 0")
-        busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy and pages == copied
 
     def _raise_unless_in(

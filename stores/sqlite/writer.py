@@ -176,7 +176,7 @@ class WritingSide:
 
     async def _checkpoint(self) -> bool:
         try:
-            return await settled(self._submit(lambda writer: writer.checkpoint()), timeout_s=self._timeout_s)
+            return await settled(self._submit(lambda writer: writer.empty_wal()), timeout_s=self._timeout_s)
         except (sqlite3.Error, TimeoutError) as error:
             # Nothing is lost: all of it is in the WAL, which the next opening reads.
             _logger.warning("the WAL of %s could not be checked in at closing: %r", self._log, error)
