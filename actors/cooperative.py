@@ -9,24 +9,18 @@ from refold.events.model.cooperative import Cooperative
 R = TypeVar("R")
 
 
-async def in_turns(steps: Cooperative[R]) -> R:
-    """Return what `steps` find, and give the loop back between them."""
+async def in_turns(steps: Cooperative[R], *, to_the_end: bool = False) -> R:
+    """Return what `steps` find, and give the loop back between them.
+
+    Args:
+        steps: the work.
+        to_the_end: go on where the task is cancelled meanwhile, since what is found must not be lost.
+    """
     while True:
         try:
             next(steps)
         except StopIteration as found:
             value: R = found.value
             return value
-        await asyncio.sleep(0)
-
-
-async def in_turns_to_its_end(steps: Cooperative[R]) -> R:
-    """As `in_turns`, also where the task is cancelled meanwhile, since what is found must not be lost."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as found:
-            value: R = found.value
-            return value
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(*((asyncio.CancelledError,) if to_the_end else ())):
             await asyncio.sleep(0)

@@ -24,7 +24,7 @@ from refold.actors.calls.results import RESULT_BYTES_MAX, WithLimit, failure, re
 from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
 from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules
 from refold.actors.cancellation import CancellationToken
-from refold.actors.cooperative import in_turns_to_its_end
+from refold.actors.cooperative import in_turns
 from refold.actors.effects import (
     CANCEL_GRACE_S,
     CallUnderWay,
@@ -254,7 +254,7 @@ class ToolActor(Actor):
                 finished = running.context.finished if running.context is not None else None
                 result = value if finished is None else WithLimit(finished, None)
                 in_steps = result_in_steps(result, self._result_bytes_max, self._redaction)
-                content, payloads = await in_turns_to_its_end(in_steps)
+                content, payloads = await in_turns(in_steps, to_the_end=True)
                 self._tell(running, content, None, payloads, ends_run=finished is not None)
         except asyncio.CancelledError:
             if running.token.cancelled:
