@@ -224,20 +224,20 @@ class CoreReplay(Generic[S, E]):
         state: object = self._state
         if not isinstance(sent, RequestReference) or not sent.digest or not isinstance(state, SessionState):
             return None
-        agreed, messages = self._history.agreed, state.messages[: sent.messages]
-        digest = self._history.digest_of(state.messages, sent.messages)
-        if digest == sent.digest and len(messages) == sent.messages:
-            self._history.agreed = sent.messages
+        agreed, length = self._history.agreed, min(len(state.messages), sent.messages)
+        digest = self._history.digest_of(state.messages, length)
+        if digest == sent.digest and length == sent.messages:
+            self._history.agreed = length
             return None
-        agreed = min(agreed, len(messages))  # A summary has made it shorter.
+        agreed = min(agreed, length)  # A summary has made it shorter.
         first, last = agreed + 1, sent.messages
         which = f"message {first} is" if first == last else f"messages {first} to {last} are"
         difference = Difference(
             path="history",
             left=f"{sent.messages:,} messages, SHA-256 {sent.digest[:16]}…",
-            right=f"{len(messages):,} messages, SHA-256 {digest[:16]}…: {which} not what was sent",
+            right=f"{length:,} messages, SHA-256 {digest[:16]}…: {which} not what was sent",
         )
-        now = json_of(list(messages[agreed:]))
+        now = json_of(list(state.messages[agreed:length]))
         return self._divergence(batch, -1, "history", difference, now=now)
 
     def _in_consequences(

@@ -131,7 +131,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
         """Return if everything was compared and is as recorded.
 
         Args:
-            allow_missing: what need not have been compared: texts that are in its line of `missing`.
+            allow_missing: what need not have been compared: texts that are in its line of `missing`. A log of which
+                nothing was replayed raises nevertheless.
 
         Raises:
             DivergenceError: it is not, or was not compared; the message names the first place with both sides, or what
@@ -141,9 +142,13 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
             more = f" (and {self.diverged - 1:,} more streams diverge)" if self.diverged > 1 else ""
             raise DivergenceError(f"replaying {self.log} diverges at {self.divergence}{more}")
         missing = self.missing(allow_missing)
-        if self.nothing_replayed and not allow_missing:
+        if self.nothing_replayed:
             others = ", ".join(map(repr, self.other_agents))
-            missing.append(f"no session of the agent is in the log; there are those of {others}")
+            missing.append(
+                f"no session of the agent is in the log; there are those of {others}"
+                if others
+                else "nothing was replayed"
+            )
         if missing:
             raise DivergenceError(
                 f"replaying {self.log} shows no divergence, but not everything was compared: {'; '.join(missing)}; "
