@@ -182,7 +182,7 @@ class Begin(Protocol):
 class Background:
     """Work beside the actors that must not end before its owner ends it; begins when it is made, on the running loop.
 
-    Any code on the loop may cancel any task, and any work may raise. Whatever ends a task of this, the work is begun
+    Any code on the loop may cancel any task, and any work may raise. However a task of this ends, the work is begun
     again after a pause that grows; that is logged, and reported. So `work` must take up what there is to do from where
     it keeps that. It is over when `work` returns.
 

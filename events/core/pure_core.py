@@ -239,7 +239,7 @@ def plan(
         command: what arrived.
         at: microseconds since the epoch, UTC; not before the state's last event.
         recorded: returns an event as the log is to have it, so that the state evolves through what is recorded; in the
-            order of the batch. None = it is recorded as it is decided.
+            order of the batch. None = it is recorded unchanged.
 
     Raises:
         CommandRejected: nothing is to be recorded, and `state` is unchanged.

@@ -215,7 +215,7 @@ def _arguments_text(arguments: Json) -> str:
         return arguments
     try:
         return msgspec.json.encode(arguments).decode()
-    except (TypeError, ValueError, RecursionError):  # RefusedParts when it is recorded; until then, shown as it is.
+    except (TypeError, ValueError, RecursionError):  # Refused when it is recorded; until then, shown unchanged.
         return repr(arguments)
 
 

@@ -269,7 +269,7 @@ class SessionState(msgspec.Struct):
     accepted: int = 0
     """How many of the messages were in a request that the model has answered, or are its answer."""
     accepted_by: str = ""
-    """The model of which that is true, as it is configured."""
+    """The configured model of which that is true."""
     asides: dict[int, tuple[SetAside, ...]] = {}
     """What stood in the history where something was set aside, by the version of InputSetAside; places are of now."""
     counted: float = 1.0

@@ -67,7 +67,7 @@ class FoundSecret(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     path: str | None = None
     """Of the field, such as `content[0].text`."""
     file: str | None = None
-    """Where it is in the bytes of a file, whatever these are."""
+    """The file in whose bytes it is."""
     times: int = 1
 
 

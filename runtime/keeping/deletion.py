@@ -98,7 +98,7 @@ class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
     """None = the log is no file."""
     clock: Clock
     kept: Collection[PayloadHash] = ()
-    """Payloads that stay, whoever names them."""
+    """Payloads that stay, also where only deleted events name them."""
 
 
 async def delete_session(

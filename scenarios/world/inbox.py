@@ -1,7 +1,7 @@
 """What other processes put into the log's inbox, which outlives each life of the simulated process.
 
 The file's own code runs on a database in memory: its rows, their order, keys and outcomes are those of an inbox, and a
-row that was taken is there whatever becomes of the runtime. The runtime's own reader performs it.
+row that was taken stays there when the runtime dies. The runtime's own reader performs it.
 """
 
 import sqlite3

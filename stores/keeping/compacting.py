@@ -2,7 +2,7 @@
 
 What is deleted from a log leaves room in its file, which later events fill; nothing of what stood there can be read.
 This gives the room back to the disk. SQLite writes all of the log into a temporary file and from there into the WAL, in
-one transaction, so that the log is as it was before or as it is afterwards, however the process ends.
+one transaction, so that the log is the old one or the new one, however the process ends.
 """
 
 import os

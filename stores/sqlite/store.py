@@ -396,7 +396,7 @@ class SQLiteStore:
 
     async def _close(self) -> None:
         # The reader first: it would keep the WAL from being emptied, and the last to close must be who may remove it.
-        # But a WAL that was cut must stay as it is, and with holes never come into the log.
+        # But a WAL that was cut must stay untouched, and with holes never come into the log.
         sides: list[ReadingSide | WritingSide] = [self._reading]
         if self._writing is not None:
             sides.append(self._writing)

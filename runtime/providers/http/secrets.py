@@ -20,7 +20,7 @@ SECRET_CHARACTERS_MIN = 12
 
 
 KEY_VARIABLES: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
-"""Variables of the environment that providers take their keys from; a tool could show them, whoever is asked."""
+"""Variables of the environment that providers take their keys from; a tool could show them."""
 
 _KEY: Final = re.compile("[!-~]+")
 
