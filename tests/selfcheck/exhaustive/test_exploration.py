@@ -56,7 +56,6 @@ def test_a_fault_is_shown_with_the_fewest_commands_that_lead_to_it(monkeypatch: 
         commands.Configure,
         commands.SendInput,
         commands.RecordModelResponse,
-        commands.RecordModelResponse,
     ]
     last = example.log[-1]
     assert isinstance(last, RunFailed)
