@@ -1,4 +1,4 @@
-"""Whatever actors do to each other, every ask comes to an end, and a closed system leaves nothing behind."""
+"""Every ask comes to an end, for any way actors treat each other, and a closed system leaves nothing behind."""
 
 import asyncio
 import contextlib

@@ -62,7 +62,7 @@ async def send(hosted: Hosted[Jobs, Command], step: Send) -> None:
 
 
 def change(world: World, command: Command) -> None:
-    """Change all that somebody outside has been given, or has sent."""
+    """Change all that code outside has been given, or has sent."""
     for held in (command, *world.outside.effects, *(seen.event for seen in world.seen)):
         for name in ("names", "tags"):
             part: Any = getattr(held, name, None)

@@ -1,4 +1,4 @@
-"""The journal: group commit, and what each caller is told, whatever the store does."""
+"""The journal: group commit, and what each caller is told, for each way in which the store fails."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

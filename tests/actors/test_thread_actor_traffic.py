@@ -31,7 +31,7 @@ class Log(Actor):
 
 
 class ThreadLog(pykka.ThreadingActor):
-    """The same in a thread; told to send, it tells and asks somebody so many messages."""
+    """The same in a thread; told to send, it tells and asks an actor so many messages."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -146,7 +146,7 @@ class Parked:
 
         @refold.tool(tier="observe")
         async def ignore(name: str) -> str:
-            """Wait, whatever anybody says."""
+            """Wait, and take no cancellation."""
             self._begin(name)
             while not self.gate.is_set():
                 try:
@@ -285,7 +285,7 @@ async def _by_task(session: refold.Session, ready: Callable[[], Any]) -> Any:
     await ready()
     sending.cancel()
     await asyncio.sleep(0)
-    sending.cancel()  # Somebody insists: it waits for the same end.
+    sending.cancel()  # Once more: it waits for the same end.
     with pytest.raises(asyncio.CancelledError):
         await sending
     return None

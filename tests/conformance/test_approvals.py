@@ -768,7 +768,7 @@ async def test_closing_waits_for_nobody_who_thinks_and_leaves_the_run_open(in_a_
         loop.call_soon_threadsafe(asked.set)
         go_on.wait(60)
 
-    clock = ManualClock()  # Stands still: whoever waited for the grace period would wait for ever.
+    clock = ManualClock()  # Stands still: a wait for the grace period would never end.
     handler: Any = blocking if in_a_thread else desk
     async with runtime_of(memory, PAY, tools=bench.tools, approval=handler, clock=clock) as runtime:
         session = await runtime.session("alice")

@@ -1,6 +1,6 @@
 """Refold as a citizen of asyncio: a caller may be cancelled at any point, by any of asyncio's own means.
 
-Whoever is cancelled while awaiting `send` gets its CancelledError, counted as asyncio counts; the run is recorded as
+A caller cancelled while awaiting `send` gets its CancelledError, counted as asyncio counts; the run is recorded as
 cancelled and nothing of it goes on; and a closed runtime leaves nothing on the loop.
 """
 
@@ -75,7 +75,7 @@ def runtime_of(log: Any, provider: Any = None, tools: Any = TOOLS, **options: An
 
 
 def allow_payments(runtime: refold.AgentRuntime, group: asyncio.TaskGroup) -> None:
-    """Let whoever asks to pay do so; where the run has ended meanwhile, nobody waits for that."""
+    """Allow each call that asks to pay; where the run has ended meanwhile, nobody waits for that."""
 
     async def allow(recorded: Any) -> None:
         try:

@@ -228,8 +228,8 @@ PLACES: dict[str, Callable[[], Place]] = {
     "calls run in order": calls_in_order,
     "in the second turn": second_turn,
     "a tool runs in a thread": thread,
-    "somebody is asked": approval_awaited,
-    "somebody is asked beside a call": approval_awaited_beside_a_call,
+    "a person is asked": approval_awaited,
+    "a person is asked beside a call": approval_awaited_beside_a_call,
     "a retry is awaited": retry_awaited,
 }
 

@@ -303,7 +303,7 @@ async def _connect_in_thread(request: ModelRequest) -> None:
 async def _begin_process(request: ModelRequest) -> None:
     try:
         subprocess.run(["/bin/true"], check=True)  # noqa: ASYNC221
-    except Exception:  # noqa: BLE001 - What is swallowed was tried all the same.
+    except Exception:  # noqa: BLE001 - What is swallowed was tried nevertheless.
         return
 
 

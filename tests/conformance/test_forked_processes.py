@@ -1,6 +1,6 @@
 """Processes that are forked from one with an open runtime: they leave it and its log alone, however they end.
 
-Each runs with every warning an error and in Python's development mode; whatever is written to stderr is a fault.
+Each runs with every warning an error and in Python's development mode; all that is written to stderr is a fault.
 """
 
 from pathlib import Path

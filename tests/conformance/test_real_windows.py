@@ -1,4 +1,4 @@
-"""A provider's window: whatever the estimate was, requests are shortened until they fit or nothing more can go."""
+"""A provider's window: however wrong the estimate was, requests are shortened until they fit or nothing more can go."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

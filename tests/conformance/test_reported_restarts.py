@@ -355,7 +355,7 @@ async def test_b21_case_m09_a_tool_that_kills_every_process_is_parked_after_thre
         assert (types.count("RunResumed"), types.count("RunParked")) == (4, 1), "the fourth resume only parks it"
         assert types[-1] == RunParked.__name__
         assert (await (await runtime.session("another")).send("go")).text == "innocent"
-        assert ran == [], "nothing is tried again before somebody decides"
+        assert ran == [], "nothing is tried again before a person decides"
         await session.resume()
         assert (await session.send("die", key="k")).text == "done"
         assert await texts_of_results(session) == ["defused"]

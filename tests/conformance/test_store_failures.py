@@ -1,7 +1,7 @@
 """A log that fails in every way, under a whole runtime: rows C1 to C5.
 
 One run is taken as the measure: two calls side by side, one alone, a final answer; `UNDISTURBED` is what it records.
-Whatever the store does meanwhile, each effect is begun once, what it brought is recorded once, the log is sound, and
+For each way the store fails, each effect is begun once, what it brought is recorded once, the log is sound, and
 nothing waits for ever. Time is moved by hand.
 """
 

@@ -1,4 +1,4 @@
-"""A tool call ends once, whatever its body does: silent, stubborn, gone, or begun twice."""
+"""A tool call ends once, for every way its body may go: silent, stubborn, gone, or begun twice."""
 
 import asyncio
 from typing import Any

@@ -22,7 +22,7 @@ class InThread(Generic[T]):
     def _run(self) -> None:
         try:
             self._values.append(self._call())
-        except BaseException as error:  # noqa: BLE001 - Kept for whoever asks.
+        except BaseException as error:  # noqa: BLE001 - Kept for the thread that asks.
             self.error = error
 
     def wait(self) -> None:

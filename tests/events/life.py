@@ -108,7 +108,7 @@ class Violated(AssertionError):
 
 
 class Life:
-    """One session that is told random things; whatever a seed leads to, it leads to again.
+    """One session that is told random things; a seed leads to the same things each time.
 
     Args:
         seed: where the choices come from.

@@ -1,4 +1,4 @@
-"""The device twin of examples/: what is wanted reaches the lamp in the end, whatever fails in between."""
+"""The device twin of examples/: what is wanted reaches the lamp in the end, though calls fail in between."""
 
 import pytest
 

@@ -384,7 +384,7 @@ def test_names_that_the_api_does_not_accept_are_replaced_and_come_back_as_ours()
 def test_no_two_names_are_one_on_the_wire() -> None:
     names = ["a.b", "a:b", "a b", "a_b", "", "é" * 300, "é" * 301, "x" * 128, "x" * 129, "\ud800"]
     sent_names = [wire_name(name) for name in names]
-    again = [wire_name(name) for name in sent_names]  # Somebody's tool may have such a name.
+    again = [wire_name(name) for name in sent_names]  # A tool may have such a name.
     assert len({*sent_names, *again}) == len(names) + len(set(names) - {"a_b", "x" * 128})
     assert wire_name("a_b") == "a_b"
     assert all(1 <= len(name) <= 128 for name in sent_names)

@@ -1,4 +1,4 @@
-"""Whatever ends a task of the runtime, its work is begun again: no cancellation by other code makes it deaf."""
+"""When a task of the runtime ends early, its work is begun again: no cancellation by other code makes it deaf."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ NEEDED = OPENING | {
     *("resume open runs", "session/s", "snapshots", "tool/look", "tool/look s/call_N_N", "tool/pay"),
     *("tool/pay s/call_N_N", "watch of events.db.inbox", "work on events.db.inbox", "write step snapshots"),
 }
-"""Tasks without which somebody would wait in vain."""
+"""Tasks without which a caller would wait in vain."""
 
 BEGUN_ELSEWHERE = {
     "actors": {

@@ -1,4 +1,4 @@
-"""`refold backup`: a copy of a log that is the log at one moment, whatever its owner does meanwhile."""
+"""`refold backup`: a copy of a log that is the log at one moment, while its owner goes on writing."""
 
 import asyncio
 import json

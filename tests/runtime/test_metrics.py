@@ -1,4 +1,4 @@
-"""A runtime's metrics are those of its log at every moment, cost nothing until somebody asks, and survive faults."""
+"""A runtime's metrics are those of its log at every moment, cost nothing until asked for, and survive faults."""
 
 import asyncio
 import shutil
@@ -154,7 +154,7 @@ async def test_nothing_is_read_until_somebody_asks_and_then_once() -> None:
         read = store.reads.count("all")
         sessions = [await runtime.session(f"s{number}") for number in range(4)]
         commits = runtime.commits
-        while runtime.commits < commits + BATCHES_WAITING_MAX:  # So many wait for somebody who asks.
+        while runtime.commits < commits + BATCHES_WAITING_MAX:  # So many wait until they are asked for.
             await asyncio.gather(*(each.send("look") for each in sessions))
         found = await runtime.metrics.snapshot()
         assert store.reads.count("all") == read

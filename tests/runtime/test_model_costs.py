@@ -1,4 +1,4 @@
-"""Figures by model and money: the same live and from the log, whatever the order, and in what the command writes."""
+"""Figures by model and money: the same live and from the log, in any order, and in what the command writes."""
 
 import asyncio
 import json

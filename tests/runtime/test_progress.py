@@ -161,7 +161,7 @@ async def test_a_body_that_is_left_behind_may_report_when_all_is_over() -> None:
         ended.wait(30)
         try:
             context.progress("anybody there?")
-        except BaseException as error:  # noqa: BLE001 - Whatever it is.
+        except BaseException as error:  # noqa: BLE001 - Any error is shown.
             raised.append(error)
         thread_ended.set()
         return "too late"

@@ -1,4 +1,4 @@
-"""Whatever one face of a runtime can do, the other can: what is public is compared name by name."""
+"""What one face of a runtime can do, the other can: what is public is compared name by name."""
 
 import inspect
 import re

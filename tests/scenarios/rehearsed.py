@@ -117,7 +117,7 @@ async def made_later() -> Agent:
 
 
 def made_for(who: str) -> Agent:
-    """Return an agent for somebody."""
+    """Return an agent for one user."""
     return made()
 
 

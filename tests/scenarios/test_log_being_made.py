@@ -1,4 +1,4 @@
-"""Whoever makes a log dies, the next one opens it, and then the power goes: there is a log, or there is none."""
+"""The maker of a log dies, the next process opens it, and then the power goes: there is a log, or there is none."""
 
 import asyncio
 import random

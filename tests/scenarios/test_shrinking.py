@@ -1,4 +1,4 @@
-"""A scenario that breaks a promise is made as small as it can be, and written as code that somebody can run."""
+"""A scenario that breaks a promise is made as small as it can be, and written as code that can be run."""
 
 from typing import Any
 

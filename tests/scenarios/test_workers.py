@@ -1,4 +1,4 @@
-"""Work in several processes: outcomes in order, errors told, and no process left whatever it does."""
+"""Work in several processes: outcomes in order, errors told, and no process left over."""
 
 import itertools
 import os

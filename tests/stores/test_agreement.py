@@ -1,4 +1,4 @@
-"""Both stores are one store: the same calls give the same answers, whatever is called and however often it reopens."""
+"""Both stores are one store: the same calls give the same answers, in any order and however often it reopens."""
 
 import asyncio
 import shutil

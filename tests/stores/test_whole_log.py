@@ -127,7 +127,7 @@ async def all_removed(store: WholeLog) -> None:
 
 
 def damaged_by(log: Path, statement: str) -> None:
-    """Change rows as somebody does who edits the file: the types that tables demand do not bind there."""
+    """Change rows as a person does who edits the file: the types that tables demand do not bind there."""
     with closing(sqlite3.connect(log, isolation_level=None)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_schema SET sql = replace(sql, ' STRICT', '') WHERE type = 'table'")

@@ -1,4 +1,4 @@
-"""How a child session is named and linked, whatever its parent is called."""
+"""How a child session is named and linked, for any name of its parent."""
 
 import pytest
 from hypothesis import given

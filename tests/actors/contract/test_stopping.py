@@ -1,4 +1,4 @@
-"""A life: the hooks in their order, and the end of it, whoever wants it."""
+"""A life: the hooks in their order, and its end, from inside and from outside."""
 
 import threading
 from typing import Any

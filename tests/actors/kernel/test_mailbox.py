@@ -12,7 +12,7 @@ from refold.events.core.errors import BackpressureShed
 
 
 class Result(Vital, frozen=True):
-    """What somebody waits for who was accepted before."""
+    """What a sender waits for that was accepted before."""
 
     number: int
 
@@ -146,7 +146,7 @@ async def test_a_told_message_that_an_actor_fails_on_is_parked_and_the_failure_i
     assert (failure.address, failure.message, failure.during) == ("failing/1", "poison", "message")
     with pytest.raises(ValueError, match="poison"):
         await ref.ask(poison, block=False)
-    assert len(system.parked) == 1  # Whoever asked has it.
+    assert len(system.parked) == 1  # The asker has it.
     assert len(system.failures) == 2
 
 

@@ -162,7 +162,7 @@ class LogInspector:
             case told.BodyEnded(key=key):
                 self._ended.add(key)
                 if (session.stream, session.run_of_call(key)) in over:
-                    return ["its run was over, and whoever waited had been told"]
+                    return ["its run was over, and its callers had been told"]
             case told.Remembered(digest=digest):
                 folded = hashlib.sha256(msgspec.json.encode(history(session.state))).hexdigest()
                 if digest != folded:
@@ -180,7 +180,7 @@ class LogInspector:
         if before is not None and before.answered[key]:
             yield "a body began whose call had a result before this life"
         if (session.stream, session.run_of_call(key)) in over:
-            yield "a body began in a run that was over, and whoever waited had been told"
+            yield "a body began in a run that was over, and its callers had been told"
 
     def _undone(self, life: Life, facts: dict[str, SessionFacts]) -> Iterator[str]:
         """Yield what is planned and not done, or done otherwise, now that the child says that it is done."""

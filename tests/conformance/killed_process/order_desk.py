@@ -8,7 +8,7 @@ look for the code that handles a crash: there is none. The program does not know
 sends everything again under the same keys, and asks once, in `Desk.take_up`, what an earlier life left for a person to
 do. SIGTERM closes the desk as a deploy would; what is open then goes on in the next life, too.
 
-Whatever it is told, it notes in a file that outlives it (`witness`); `log_inspection` holds the log to that.
+It notes all that it is told in a file that outlives it (`witness`); `log_inspection` holds the log to that.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ class SessionFacts:
         self.answers: dict[str, str] = {}
         """The text of each run's last answer."""
         self.cancelled: set[str] = set()
-        """Runs that somebody asked to cancel."""
+        """Runs whose cancellation was asked for."""
         self.decisions: set[tuple[str | None, str, bool]] = set()
         self.started: Counter[str] = Counter()
         self.allowed: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The chain of digests: whatever is changed in a stream's past changes every digest after it."""
+"""The chain of digests: any change in a stream's past changes every digest after it."""
 
 import hashlib
 

@@ -317,7 +317,7 @@ class Virtual(httpx.AsyncBaseTransport):
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """A loop whose time goes at once to whatever comes next."""
+    """A loop whose time goes at once to what comes next."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A log is followed from outside: in order, each event once, whatever its writer does meanwhile."""
+"""A log is followed from outside: in order, each event once, while its writer goes on."""
 
 # The loop of a test waits for nothing else.
 # ruff: noqa: ASYNC240

@@ -1,4 +1,4 @@
-"""Subscriptions: every event once and in order, whatever the reader's pace; never more than the capacity held."""
+"""Subscriptions: every event once and in order, at any pace of the reader; never more than the capacity held."""
 
 import asyncio
 import gc

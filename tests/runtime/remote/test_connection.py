@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 async def hurried(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:
-    """Let time pass whenever somebody waits for it, until `work` is done.
+    """Let time pass whenever a caller waits for it, until `work` is done.
 
     In small steps: while the log is read in a thread, the end of all patience may be the only thing that is waited for.
     """

@@ -67,7 +67,7 @@ async def lines(tmp_path: Path) -> AsyncIterator[bytes]:
 
 
 def resealed(lines: Sequence[bytes]) -> bytes:
-    """Return an export whose last line agrees with those before, whatever they are."""
+    """Return an export whose last line agrees with those before."""
     body = b"".join(lines[:-1])
     batches = [line for line in lines if b'"line":"batch"' in line]
     counts = b'{"line":"end","batches":%d,"events":608,"payloads":%d,"sha256":"%s"}\n'
@@ -210,7 +210,7 @@ def test_any_log_comes_back(
     asyncio.run(scenario())
 
 
-# While somebody writes.
+# While a writer has the log open.
 
 
 async def test_what_is_appended_meanwhile_is_left_out_and_payloads_are_all_there() -> None:
