@@ -1,4 +1,4 @@
-"""A model call ends once, for every way of its provider: with an answer or as a failure, and what had come is evidence."""
+"""A model call ends once, for each way of its provider: by an answer or a failure, and what had come is evidence."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
