@@ -120,6 +120,7 @@ if TYPE_CHECKING:
     from refold.sessions.outcome import Failed as Failed
     from refold.sessions.outcome import Outcome as Outcome
     from refold.sessions.outcome import RunError as RunError
+    from refold.sessions.outcome import RunNotCompleted as RunNotCompleted
     from refold.sessions.outcome import RunResult as RunResult
     from refold.sessions.outcome import Spent as Spent
     from refold.sessions.outcome import TurnResult as TurnResult
@@ -189,7 +190,9 @@ else:
                 "connect ConnectedSession Connection SyncConnectedSession SyncConnection Unfinished"
             ),
             "refold.sessions.checkpoint": "Checkpoint load_checkpoint",
-            "refold.sessions.outcome": "Cancelled Completed Failed Outcome RunError RunResult Spent TurnResult",
+            "refold.sessions.outcome": (
+                "Cancelled Completed Failed Outcome RunError RunNotCompleted RunResult Spent TurnResult"
+            ),
             "refold.sessions.reads": "AwaitedApproval SessionMetadata",
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import Any, Generic, Self, Unpack, overload
 
 from refold.actors.calls.policy import Policy
 from refold.actors.calls.protocols import Provider
@@ -21,7 +21,7 @@ from refold.actors.effects import read_state
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import moved_after
 from refold.actors.kernel.system import ActorSystem
-from refold.agents.agent import Agent, AgentParts, ApprovalHandler, agent_of, parts_and_rest
+from refold.agents.agent import Agent, AgentParts, AnyAgent, ApprovalHandler, agent_of, parts_and_rest
 from refold.agents.skill import Skill, checked_skills
 from refold.context import RuntimeContext
 from refold.events.core.errors import CommandRejected, ConfigError
@@ -47,13 +47,14 @@ from refold.stores.event_store import EventStore
 from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
 from refold.sync.session import SyncSession, SyncSubscription
 from refold.tools.registry import ToolRegistry
+from refold.type_parameters import Out_co
 
 
-class RuntimeArguments(AgentParts, RuntimeOptions, total=False):
+class RuntimeArguments(AgentParts[Out_co], RuntimeOptions, Generic[Out_co], total=False):
     """All that `AgentRuntime` takes by keyword beside an `AgentConfig` and its provider."""
 
 
-class AgentRuntime:
+class AgentRuntime(Generic[Out_co]):
     """Runs an agent's sessions on one log; use it as `async with AgentRuntime(...) as runtime`.
 
     Where no event loop runs, `with AgentRuntime(...) as runtime` gives a `SyncRuntime`, on a loop of its own.
@@ -116,19 +117,19 @@ class AgentRuntime:
 
     @overload
     def __init__(
-        self, agent: AgentConfig, *, provider: Provider | ProviderFunction, **options: Unpack[RuntimeArguments]
+        self, agent: AgentConfig, *, provider: Provider | ProviderFunction, **options: Unpack[RuntimeArguments[Out_co]]
     ) -> None: ...
     @overload
-    def __init__(self, agent: Agent, **options: Unpack[RuntimeOptions]) -> None: ...
+    def __init__(self, agent: Agent[Any, Out_co], **options: Unpack[RuntimeOptions]) -> None: ...
     def __init__(
         self,
-        agent: AgentConfig | Agent | None = None,
+        agent: AgentConfig | Agent[Any, Out_co] | None = None,
         *,
         provider: Provider | ProviderFunction | None = None,
-        **options: Unpack[RuntimeArguments],
+        **options: Unpack[RuntimeArguments[Out_co]],
     ) -> None:
         parts, rest = parts_and_rest(options)
-        self.agent = agent_of(agent, provider, parts)
+        self.agent: Agent[Any, Out_co] = agent_of(agent, provider, parts)
         self.provider = self.agent.provider
         self.policy = self.agent.policy
         self.approval = self.agent.approval
@@ -225,7 +226,7 @@ class AgentRuntime:
         async with moved_after(error, self.options.clock):
             await self.close()
 
-    def __enter__(self) -> "SyncRuntime":
+    def __enter__(self) -> "SyncRuntime[Out_co]":
         self._face = SyncRuntime(self)
         return self._face
 
@@ -234,7 +235,7 @@ class AgentRuntime:
     ) -> None:
         self._face.close()
 
-    async def session(self, session_id: str | None = None, *, restore: bool = False) -> Session:
+    async def session(self, session_id: str | None = None, *, restore: bool = False) -> Session[Out_co]:
         """Return a session: a new one, or one that is in the log.
 
         Args:
@@ -248,7 +249,8 @@ class AgentRuntime:
         if session_id is None:
             make = self.options.session_ids
             session_id = make() if make is not None else str(uuid.uuid4())
-        session = Session(self.context, SessionId(checked_identifier(session_id, "session id")))
+        name = SessionId(checked_identifier(session_id, "session id"))
+        session = Session(self.context, name, self.agent.output_type)
         stream = stream_name(SESSION_KIND, session.id)
         if restore and await self.store.head(stream) is None:
             await require_not_deleted(self.store, stream)
@@ -361,7 +363,7 @@ class AgentRuntime:
         await self._lifecycle.close(cancel=cancel)
 
 
-class SyncRuntime:
+class SyncRuntime(Generic[Out_co]):
     """An open `AgentRuntime` for code without a loop: `with AgentRuntime(...) as runtime`. For any number of threads.
 
     Tools, providers and handlers run as they do in the other face: async ones on the loop's thread, plain ones in
@@ -372,7 +374,7 @@ class SyncRuntime:
     the threads that are no daemons have ended.
     """
 
-    def __init__(self, runtime: AgentRuntime) -> None:
+    def __init__(self, runtime: AgentRuntime[Out_co]) -> None:
         """Open `runtime` on a loop of its own; `with` is the usual way to do so.
 
         Raises:
@@ -388,7 +390,7 @@ class SyncRuntime:
         atexit.register(self._close_at_exit)
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> Agent[Any, Out_co]:
         """The agent that it runs."""
         return self.asynchronous.agent
 
@@ -408,7 +410,7 @@ class SyncRuntime:
         return self.asynchronous.approval
 
     @property
-    def agents(self) -> Mapping[str, Agent]:
+    def agents(self) -> Mapping[str, AnyAgent]:
         """The agents that it runs, by name: the main one, and those that its tools lead to."""
         return self.asynchronous.agents
 
@@ -459,7 +461,7 @@ class SyncRuntime:
     recorded_after = blocking(AgentRuntime.recorded_after)
     tools_in_force = blocking(AgentRuntime.tools_in_force)
 
-    def session(self, session_id: str | None = None, *, restore: bool = False) -> SyncSession:
+    def session(self, session_id: str | None = None, *, restore: bool = False) -> SyncSession[Out_co]:
         """Return a session: a new one, or one that is in the log.
 
         Args:

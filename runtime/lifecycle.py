@@ -26,7 +26,7 @@ from refold.actors.kernel.supervision import ActorFailure, Background
 from refold.actors.kernel.system import ActorSystem, ended_without_fail
 from refold.actors.snapshots import Snapshots
 from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import Agent
+from refold.agents.agent import AnyAgent
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.errors import BackpressureShed, ConfigError, PersistenceError, RefoldError
@@ -71,7 +71,7 @@ class Lifecycle:
         ConfigError: agents or their tools do not fit together.
     """
 
-    def __init__(self, agent: Agent, settings: Settings) -> None:
+    def __init__(self, agent: AnyAgent, settings: Settings) -> None:
         self.event_bus = EventBus()
         self.metrics = RuntimeMetrics(lambda: self.context)
         self._settings = settings

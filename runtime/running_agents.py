@@ -28,7 +28,7 @@ from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.supervision import Background
 from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import Agent, SubagentTool, asking, check_streams, with_subagents
+from refold.agents.agent import AnyAgent, SubagentTool, asking, check_streams, with_subagents
 from refold.agents.middleware_tools import tools_of
 from refold.agents.redact import redaction_of_agents
 from refold.agents.subagent_runs import SubagentRuns
@@ -125,7 +125,7 @@ class LateTools:
 class RunningAgent:
     """One agent of a runtime, and its tools."""
 
-    def __init__(self, agent: Agent, pool: ThreadPool, redaction: Redaction, *, is_main: bool) -> None:
+    def __init__(self, agent: AnyAgent, pool: ThreadPool, redaction: Redaction, *, is_main: bool) -> None:
         self.agent = agent
         self.id = AgentId(agent.name)
         self.hooks = agent.hooks()
@@ -147,7 +147,7 @@ class RunningAgents:
         ConfigError: two agents have one name, or a subagent is named that there is not.
     """
 
-    def __init__(self, main: Agent, pool: ThreadPool) -> None:
+    def __init__(self, main: AnyAgent, pool: ThreadPool) -> None:
         self.configured_payloads: set[PayloadHash] = set()
         """Prompts and schemas that sessions which begin now name."""
         every = with_subagents(main)
@@ -166,7 +166,7 @@ class RunningAgents:
                         f"the tool {item.name!r} of the agent {found.agent.name!r} is the subagent "
                         f"{item.agent_name!r}, and the runtime has only {', '.join(map(repr, sorted(self._by_name)))}"
                     )
-        self.agents: Mapping[str, Agent] = MappingProxyType({found.agent.name: found.agent for found in self})
+        self.agents: Mapping[str, AnyAgent] = MappingProxyType({found.agent.name: found.agent for found in self})
         check_streams(self.stream_objects())
 
     def __iter__(self) -> Iterator[RunningAgent]:

@@ -25,7 +25,7 @@ import msgspec
 
 from refold.actors.agent.compaction import Summarising
 from refold.actors.calls.middleware import Middleware
-from refold.agents.agent import Agent, with_subagents
+from refold.agents.agent import AnyAgent, with_subagents
 from refold.agents.loading import AgentSource, checked_source
 from refold.agents.redact import redaction_of_rules
 from refold.events.core.codec import tag_of
@@ -229,7 +229,7 @@ class Simulation:
         if not tear_down(loop, self.files.tear_down if self.files is not None else None) and not self.monitor.broken:
             self.monitor.note("ERROR", "", "what was left of a dead life does not end")
 
-    def agent(self) -> Agent:
+    def agent(self) -> AnyAgent:
         """Return the agent as the present life has it."""
         has_people = any(isinstance(act, Decide) for act in self.scenario.acts)
         agent = simulated_agent(
@@ -297,12 +297,12 @@ class Simulation:
         )
 
 
-def _changes_answers(agent: Agent) -> bool:
+def _changes_answers(agent: AnyAgent) -> bool:
     """Return whether an agent's answers are recorded otherwise than a model gave them."""
     return agent.config.protocol != "native" or _has_hook(agent, "on_post_llm")
 
 
-def _has_hook(agent: Agent, hook: str) -> bool:
+def _has_hook(agent: AnyAgent, hook: str) -> bool:
     return any(getattr(type(each), hook) is not getattr(Middleware, hook) for each in agent.middleware)
 
 

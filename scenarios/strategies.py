@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from refold.agents.agent import Agent
+from refold.agents.agent import AnyAgent
 from refold.events.model.configuration import AgentConfig
 from refold.events.model.retry import RetryPolicy
 from refold.events.model.spending import Budget
@@ -138,7 +138,7 @@ def agent_plans(tools_max: int = 3) -> st.SearchStrategy[AgentPlan]:
     )
 
 
-def agents(tools_max: int = 3) -> st.SearchStrategy[Agent]:
+def agents(tools_max: int = 3) -> st.SearchStrategy[AnyAgent]:
     """Agents to be simulated: `@given(strategies.agents(), strategies.scenarios())`."""
     return agent_plans(tools_max).map(AgentPlan.built)
 
@@ -310,7 +310,7 @@ def scenarios(
 
 
 def smallest_broken(
-    agent: Agent, among: st.SearchStrategy[Scenario] | None = None, *, examples_max: int = 200
+    agent: AnyAgent, among: st.SearchStrategy[Scenario] | None = None, *, examples_max: int = 200
 ) -> SimulationReport | None:
     """Return the report of the smallest scenario that is found to break a promise with an agent, or None.
 

@@ -1,6 +1,9 @@
 """What type checkers say of the public API; mypy and pyright read this file, and the tests show that it is true."""
 
-from typing import assert_never, assert_type
+from typing import Any, assert_never, assert_type
+
+import msgspec
+import pytest
 
 import refold
 import refold.actors
@@ -46,6 +49,20 @@ def agent() -> refold.Agent:
     )
 
 
+class Plan(msgspec.Struct):
+    """What answers are that are no text."""
+
+    goal: str
+
+
+def planner() -> refold.Agent[None, Plan]:
+    provider = refold.ScriptedProvider([refold.say('{"goal": "tea"}')] * 5)
+    return assert_type(
+        refold.Agent(config=refold.AgentConfig(model="m"), provider=provider, output_type=Plan),
+        refold.Agent[Any, Plan],
+    )
+
+
 def words_of(outcome: refold.Outcome) -> str:
     match outcome:
         case refold.Completed():
@@ -87,6 +104,7 @@ async def test_a_runtime_and_its_sessions_have_exact_types() -> None:
         assert_type(await session.history(), list[refold.Message])
         assert_type(await session.approvals(), list[refold.AwaitedApproval])
         assert_type(await session.state_at(), SessionState)
+        assert assert_type(result.output, str) == "Sunny."
         assert_type(session.follow(), refold.Subscription)
         report = assert_type(await replay(runtime.store, agent=agent()), ReplayReport)
         assert report.diverged == 0
@@ -98,6 +116,32 @@ def test_a_synchronous_runtime_has_exact_types() -> None:
         session = assert_type(runtime.session("alice"), refold.SyncSession)
         assert_type(session.send("Weather?"), refold.RunResult)
         assert_type(session.history(), list[refold.Message])
+
+
+async def test_an_output_has_its_type_without_naming_it_again() -> None:
+    async with refold.AgentRuntime(planner()) as runtime:
+        session = assert_type(await runtime.session("alice"), refold.Session[Plan])
+        assert assert_type((await session.send("Go")).output, Plan).goal == "tea"
+        async with session.stream("Go") as stream:
+            assert [kind_of(item) async for item in stream][-1] == "RunCompleted"
+        assert assert_type(stream.result.output, Plan).goal == "tea"
+        turn = await session.step("Go")
+        assert turn.result is not None
+        assert assert_type(turn.result.output, Plan).goal == "tea"
+        token = refold.CancellationToken()
+        token.cancel()
+        result = await session.send("Go", cancel=token)
+        with pytest.raises(refold.RunNotCompleted, match="was cancelled") as raised:
+            assert_type(result.output, Plan)
+        assert assert_type(raised.value.outcome, refold.Failed | refold.Cancelled) == refold.Cancelled()
+
+
+def test_an_output_has_its_type_where_a_runtime_is_given_the_parts_of_an_agent() -> None:
+    provider = refold.ScriptedProvider([refold.say("[1, 2]")])
+    with refold.AgentRuntime(
+        refold.AgentConfig(model="m"), provider=provider, log=":memory:", output_type=list[int]
+    ) as of_parts:
+        assert assert_type(of_parts.session("alice").send("Go").output, list[int]) == [1, 2]
 
 
 async def test_a_tool_keeps_the_signature_of_its_function() -> None:

@@ -20,6 +20,8 @@
     ├── CoreFailed                the code of an event-sourced actor failed on a message; nothing was recorded
     └── DivergenceError           today's code decides differently from the log
 
+`RunResult.output` adds RunNotCompleted, an AgentLoopError (`refold.sessions.outcome`).
+
 The actor kernel adds ActorStopped, AskTimeout, AskCycle and WouldDeadlock (`refold.actors.kernel.errors`), which derive
 from RefoldError and from pykka's errors.
 """

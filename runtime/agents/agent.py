@@ -13,7 +13,7 @@ import asyncio
 import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -55,6 +55,7 @@ from refold.tools.definition import (
 )
 from refold.tools.signature import Signature, entry_of, first_paragraph
 from refold.tools.tool import Tool
+from refold.type_parameters import Deps, Out_co
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -72,8 +73,11 @@ Task: TypeAlias = Callable[..., str]
 """Returns the input of a subagent, given the arguments of a call; plain and typed."""
 
 
-class Agent(msgspec.Struct, frozen=True, kw_only=True):
+class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
     """Everything that makes an agent, and nothing that runs.
+
+    `Agent[Deps, Out]` says what its tools are given and what its final answers are. A checker takes both from the
+    arguments; without an `output_type`, answers are text.
 
     Args:
         config: how it thinks: its model, its system prompt, its limits.
@@ -85,7 +89,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         policy: judges each call that a model asks for, before a person approves; a failing policy breaks the call.
         offer: says which tools a model is offered in a session; None = all.
         output_type: what a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text.
-            The model is told its schema; read an answer with `RunResult.parsed`.
+            The model is told its schema; `RunResult.output` is such a value.
         context: says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it.
         middleware: is called around what people say, what the model is asked and answers, and each tool's body, in this
             order.
@@ -113,7 +117,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     approval: ApprovalHandler | None = None
     policy: Policy | None = None
     offer: Offer | None = None
-    output_type: type[object] | None = None
+    output_type: type[Out_co] | None = None
     context: ContextWindow | None = None
     middleware: Sequence[Middleware] = ()
     memory: Recall | None = None
@@ -240,6 +244,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.schema(self.output_type) if self.output_type is not None else None
 
 
+AnyAgent: TypeAlias = Agent[Any, Any]
+"""An agent, whatever its types are."""
+
 SUBAGENT_DESCRIPTION = "Have the agent {name} carry out a task, and get its answer."
 
 
@@ -251,7 +258,7 @@ class SubagentTool(Tool[P, R_co]):
         agent: that agent, or the name of one of the runtime.
     """
 
-    agent: Agent | str = dataclasses.field(kw_only=True)
+    agent: "AnyAgent | str" = dataclasses.field(kw_only=True)
 
     @property
     def origin(self) -> str:
@@ -265,7 +272,7 @@ class SubagentTool(Tool[P, R_co]):
 
 
 def subagent(
-    agent: Agent | str,
+    agent: AnyAgent | str,
     *,
     name: str | None = None,
     description: str | None = None,
@@ -325,9 +332,9 @@ def subagent(
     )
 
 
-def with_subagents(agent: Agent) -> list[Agent]:
+def with_subagents(agent: AnyAgent) -> list[AnyAgent]:
     """Return an agent, and those that its tools lead to."""
-    found = {id(agent): agent}
+    found: dict[int, AnyAgent] = {id(agent): agent}
     waiting = [agent]
     while waiting:
         for item in waiting.pop().tools:
@@ -396,7 +403,7 @@ def asking(handler: ApprovalHandler | None, pool: ThreadPool) -> AskHandler | No
     return ask
 
 
-class AgentParts(TypedDict, total=False):
+class AgentParts(TypedDict, Generic[Out_co], total=False):
     """The rest of an `Agent`, beside its configuration and its provider; see there."""
 
     tools: Sequence[Tool[..., object]]
@@ -404,7 +411,7 @@ class AgentParts(TypedDict, total=False):
     approval: ApprovalHandler | None
     policy: Policy | None
     offer: Offer | None
-    output_type: type[object] | None
+    output_type: type[Out_co] | None
     context: ContextWindow | None
     middleware: Sequence[Middleware]
     memory: Recall | None
@@ -418,16 +425,16 @@ class AgentParts(TypedDict, total=False):
     keep_originals: bool
 
 
-def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts, RuntimeOptions]:
+def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts[Any], RuntimeOptions]:
     """Return the parts of an agent out of keyword arguments, and the others."""
     parts = {name: value for name, value in given.items() if name in AgentParts.__annotations__}
     rest = {name: value for name, value in given.items() if name not in parts}
-    return cast("AgentParts", parts), cast("RuntimeOptions", rest)
+    return cast("AgentParts[Any]", parts), cast("RuntimeOptions", rest)
 
 
 def agent_of(
-    given: AgentConfig | Agent | None, provider: Provider | ProviderFunction | None, parts: AgentParts
-) -> Agent:
+    given: AgentConfig | AnyAgent | None, provider: Provider | ProviderFunction | None, parts: AgentParts[Any]
+) -> Agent[Any, Any]:
     """Return the agent that a runtime is given, whole or in parts.
 
     Raises:
@@ -442,5 +449,5 @@ def agent_of(
         raise ConfigError(f"AgentRuntime needs an AgentConfig or an Agent first, not {type(given).__name__}")
     if provider is None:
         raise ConfigError("AgentRuntime needs a provider; for tests, ScriptedProvider plays a script")
-    whole: AgentParts = {**parts, "tools": tuple(parts.get("tools", ()))}
+    whole: AgentParts[Any] = {**parts, "tools": tuple(parts.get("tools", ()))}
     return Agent(config=given, provider=as_provider(provider), **whole)

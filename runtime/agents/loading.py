@@ -16,12 +16,12 @@ from contextlib import redirect_stdout
 from types import ModuleType
 from typing import TypeAlias, TypeGuard, cast
 
-from refold.agents.agent import Agent
+from refold.agents.agent import Agent, AnyAgent
 from refold.events.core.errors import ConfigError
 from refold.events.core.pure_core import PureCore
 from refold.inspection.kinds import GivenKind, StreamKind
 
-AgentSource: TypeAlias = Agent | Callable[[], Agent]
+AgentSource: TypeAlias = AnyAgent | Callable[[], AnyAgent]
 """An agent, or a function that makes one."""
 
 
@@ -54,10 +54,10 @@ def checked_source(found: object, name: str) -> AgentSource:
             f"{name} cannot be called without {', '.join(needed)}; what makes an agent needs no arguments: give each "
             "a default, or wrap it in a function that has none"
         )
-    return cast("Callable[[], Agent]", found)
+    return cast("Callable[[], AnyAgent]", found)
 
 
-def made_agent(source: AgentSource, name: str | None = None) -> Agent:
+def made_agent(source: AgentSource, name: str | None = None) -> AnyAgent:
     """Return the agent; a function is called.
 
     Args:
@@ -107,7 +107,7 @@ def _is_ours(module: object) -> bool:
     return name == "refold" or name in sys.stdlib_module_names
 
 
-def _name_of(source: Callable[[], Agent]) -> str:
+def _name_of(source: Callable[[], AnyAgent]) -> str:
     words = [getattr(source, "__module__", None), getattr(source, "__qualname__", None)]
     return ".".join(filter(None, words)) if words[1] else f"{source!r:.80}"
 
@@ -121,7 +121,7 @@ def _needed_arguments(function: Callable[..., object]) -> list[str]:
     return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 
 
-def load_agent(name: str) -> Agent:
+def load_agent(name: str) -> AnyAgent:
     """Return the agent that `name` names; its module is imported, also from the working directory.
 
     Args:

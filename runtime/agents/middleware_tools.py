@@ -7,7 +7,7 @@ from refold.actors.calls.middleware import CallRefused, HookContext, Hooks, Tool
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, failure, result_blocks
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import Agent
+from refold.agents.agent import AnyAgent
 from refold.events.core.content import JsonObject, ResultContent, ToolResultBlock, text_of
 from refold.events.core.errors import AgentLoopError, ToolError
 from refold.events.core.redaction import Redaction
@@ -15,7 +15,7 @@ from refold.events.model.payloads import spill
 from refold.tools.registry import ToolRegistry
 
 
-def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool, redaction: Redaction) -> ToolRegistry:
+def tools_of(agent: AnyAgent, hooks: Hooks | None, pool: ThreadPool, redaction: Redaction) -> ToolRegistry:
     if hooks is None:
         return ToolRegistry(agent.all_tools(), pool=pool)
     return HookedTools(agent, hooks, pool, redaction, keeps=agent.keep_originals)
@@ -24,7 +24,7 @@ def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool, redaction: Red
 class HookedTools(ToolRegistry):
     """A registry that asks middleware before each body, and shows it what comes of it."""
 
-    def __init__(self, agent: Agent, hooks: Hooks, pool: ThreadPool, redaction: Redaction, *, keeps: bool) -> None:
+    def __init__(self, agent: AnyAgent, hooks: Hooks, pool: ThreadPool, redaction: Redaction, *, keeps: bool) -> None:
         super().__init__(agent.all_tools(), pool=pool)
         self._redaction, self._keeps = redaction, keeps
         self._hooks = hooks

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from refold.actors.agent.subsession import ChildInput, child_session
 from refold.actors.calls.results import CallFailed
@@ -16,7 +17,7 @@ from refold.actors.calls.tool_context import CallingTool, ToolContext
 from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed, once_log_allows
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
-from refold.agents.agent import Agent
+from refold.agents.agent import AnyAgent
 from refold.context import RuntimeContext
 from refold.events.core.content import ErrorKind
 from refold.events.core.errors import BackpressureShed, CommandRejected, PersistenceError, ToolError
@@ -114,7 +115,7 @@ class SubagentRuns:
         agents: of that runtime, by name.
     """
 
-    def __init__(self, context: RuntimeContext, agents: Mapping[str, Agent]) -> None:
+    def __init__(self, context: RuntimeContext, agents: Mapping[str, AnyAgent]) -> None:
         self._context = context
         self._agents = agents
 
@@ -142,13 +143,15 @@ class SubagentRuns:
             context.cancel.raise_if_cancelled()  # With its call; else by another caller.
         return _answer_in(result, found)
 
-    async def _result(self, agent: AgentId, task: str, context: ToolContext[object], calling: CallingTool) -> RunResult:
+    async def _result(
+        self, agent: AgentId, task: str, context: ToolContext[object], calling: CallingTool
+    ) -> RunResult[Any]:
         shared = self._context
         content, payloads = input_content(task)
         cancel = context.cancel
         access = ChildAccess(shared, agent, calling)
 
-        async def attempt() -> RunResult:
+        async def attempt() -> RunResult[Any]:
             # The input may be in the log though that was not told; its key will tell.
             command = SendInput(content=content, key=calling.call, cancelled=cancel.cancelled)
             try:
@@ -160,7 +163,7 @@ class SubagentRuns:
                     text = f"The session {access.session} of the agent {agent} has failed for good: {error}"
                     raise CallFailed(text, result_kind="crashed") from error
                 # The call stays open, as after a crash, once this actor has stopped and cancelled this task.
-                never: RunResult = await asyncio.get_running_loop().create_future()
+                never: RunResult[Any] = await asyncio.get_running_loop().create_future()
                 return never
 
         waiting = WaitForPerson(shared, calling)
@@ -182,7 +185,7 @@ def _until_the_end(work: Background) -> Generator[None, None, None]:
         work.end()
 
 
-def _answer_in(result: RunResult, agent: Agent) -> object:
+def _answer_in(result: RunResult[Any], agent: AnyAgent) -> object:
     """Return the answer of a run.
 
     Raises:

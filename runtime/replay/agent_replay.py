@@ -21,7 +21,7 @@ from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.recall import Remembered
 from refold.actors.calls.request import WantedRequest, context_of, sent_digest
-from refold.agents.agent import Agent, with_subagents
+from refold.agents.agent import AnyAgent, with_subagents
 from refold.events.core.content import (
     Json,
 )
@@ -89,7 +89,7 @@ class AgentsReplay:
         answer_s: how many seconds a piece of its code may take, > 0.
     """
 
-    def __init__(self, store: EventStore, agent: Agent, answer_s: float) -> None:
+    def __init__(self, store: EventStore, agent: AnyAgent, answer_s: float) -> None:
         self.tally = Tally()
         self._agents = {each.name: CurrentAgent(each, store) for each in with_subagents(agent)}
         self._store = store

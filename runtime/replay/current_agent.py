@@ -19,7 +19,7 @@ from refold.actors.calls.validation import checked_response
 from refold.actors.calls.verdicts import AnswerRules
 from refold.actors.cancellation import CancellationToken
 from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import Agent, SubagentTool
+from refold.agents.agent import AnyAgent, SubagentTool
 from refold.agents.middleware_tools import HookedTools
 from refold.agents.redact import redaction_of_agents
 from refold.events.core.cleaning import Unrecordable
@@ -95,7 +95,7 @@ class LogParts:
 class PastRecalling(Recalling):
     """Asks an agent's memories as they were at a place of a log. Places are given in order."""
 
-    def __init__(self, store: EventStore, agent: Agent) -> None:
+    def __init__(self, store: EventStore, agent: AnyAgent) -> None:
         super().__init__(None, None)
         self._store = store
         self._agent = agent
@@ -144,7 +144,7 @@ class GivenRecalling(Recalling):
 class RecordedTools(HookedTools):
     """Tools whose bodies are not run: they give what was recorded of them."""
 
-    def __init__(self, agent: Agent, hooks: Hooks, redaction: Redaction) -> None:
+    def __init__(self, agent: AnyAgent, hooks: Hooks, redaction: Redaction) -> None:
         super().__init__(agent, hooks, ThreadPool(name="never used"), redaction, keeps=True)
         self._recorded: object = None
 
@@ -173,7 +173,7 @@ class CurrentAgent:
         store: the log.
     """
 
-    def __init__(self, agent: Agent, store: EventStore) -> None:
+    def __init__(self, agent: AnyAgent, store: EventStore) -> None:
         self.agent = agent
         self.provider = agent.answering()
         """What its requests go to; it is only asked what would leave."""

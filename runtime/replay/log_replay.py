@@ -48,7 +48,7 @@ from refold.stores.past_state import past_state
 from refold.tools.dry_run import ANSWER_S
 
 if TYPE_CHECKING:
-    from refold.agents.agent import Agent
+    from refold.agents.agent import AnyAgent
     from refold.replay.agent_replay import AgentReplay, AgentsReplay
 
 Level = Literal["fold", "core", "decide"]
@@ -163,7 +163,7 @@ async def replay(
     session: str | None = None,
     stream: str | None = None,
     kinds: Mapping[str, GivenKind] | None = None,
-    agent: "Agent | None" = None,
+    agent: "AnyAgent | None" = None,
     answer_s: float = ANSWER_S,
 ) -> ReplayReport:
     """Do a log again and return what was found; nothing is written.
@@ -225,7 +225,7 @@ def replay_sync(
     session: str | None = None,
     stream: str | None = None,
     kinds: Mapping[str, GivenKind] | None = None,
-    agent: "Agent | None" = None,
+    agent: "AnyAgent | None" = None,
     answer_s: float = ANSWER_S,
 ) -> ReplayReport:
     """Do as `replay` does, from code that runs no event loop.
@@ -298,7 +298,7 @@ def _earliest(divergences: Iterable[Divergence]) -> list[Divergence]:
     return sorted(divergences, key=lambda divergence: divergence.position)[:DIVERGENCES_KEPT]
 
 
-def _agents_replay(store: EventStore, agent: "Agent", answer_s: float) -> "AgentsReplay":
+def _agents_replay(store: EventStore, agent: "AnyAgent", answer_s: float) -> "AgentsReplay":
     from refold.replay.agent_replay import AgentsReplay
 
     return AgentsReplay(store, agent, answer_s)
@@ -348,7 +348,7 @@ async def _decide_session(store: EventStore, head: StreamHead, findings: _Findin
     findings.add_divergences(divergences)
 
 
-def _checked_level(level: Level | None, agent: "Agent | None") -> Level:
+def _checked_level(level: Level | None, agent: "AnyAgent | None") -> Level:
     if level is None:
         return "core" if agent is None else "decide"
     if level not in get_args(Level):

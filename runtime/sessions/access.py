@@ -241,8 +241,10 @@ ABOUT_ACCEPTED_WORK = (AllowTurn, CancelRun, DecideApproval, ResumeRun)
 class SessionAccess:
     """Takes commands and questions to one session of a runtime."""
 
-    def __init__(self, context: RuntimeContext, session: SessionId) -> None:
+    def __init__(self, context: RuntimeContext, session: SessionId, output_type: type[object] | None = None) -> None:
         self.context = context
+        self.output_type = output_type
+        """What the answers of its agent are; None = text."""
         self.session = session
         self.stream = stream_name(SESSION_KIND, session)
 

@@ -1,6 +1,6 @@
 """What a caller is told of a run: how it ended, what one turn did, and what model calls took."""
 
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -11,6 +11,7 @@ from refold.events.model.messages import StopReason, Usage
 from refold.events.session.events import ModelInterrupted, ModelResponded, ToolCallCompleted, ToolCallFailed
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.sessions.structured_output import parsed_output
+from refold.type_parameters import Out_co
 
 T = TypeVar("T")
 
@@ -44,13 +45,28 @@ Outcome: TypeAlias = Completed | Failed | Cancelled
 """How a run ended."""
 
 
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+class RunNotCompleted(AgentLoopError):
+    """A run has no answer, since it failed or was cancelled.
+
+    Attributes:
+        run: the run.
+        outcome: how it ended: `Failed(error=…)` or `Cancelled()`.
+    """
+
+    def __init__(self, run: RunId, outcome: Failed | Cancelled) -> None:
+        how = f"failed ({outcome.error.kind}): {outcome.error}" if isinstance(outcome, Failed) else "was cancelled"
+        super().__init__(f"the run {run} has no answer, since it {how}")
+        self.run = run
+        self.outcome = outcome
+
+
+class RunResult(msgspec.Struct, Generic[Out_co], frozen=True, kw_only=True):
     """What a run came to."""
 
     run: RunId
     outcome: Outcome
     text: str
-    """The answer; empty unless the run completed."""
+    """The answer; empty unless the run completed. `output` raises there."""
     usage: Usage
     cost: float
     """What that costs, as far as `AgentConfig.prices` says; 0 where it says nothing."""
@@ -59,16 +75,29 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: StopReason | None
     """Of the last answer; `max_tokens` on a completed run says that its text was cut. None = the run failed or was
     cancelled, and there was none that says more."""
+    output_type: type[Out_co] | None = None
+    """What `output` reads the answer as: the agent's; None = it is text."""
 
-    def parsed(self, output_type: type[T]) -> T:
-        """Return the answer as a value of `output_type`, such as `Agent.output_type`.
+    @property
+    def output(self) -> Out_co:
+        """The answer: a value of the agent's `output_type`, or the text where it has none.
 
         Raises:
-            AgentLoopError: the run has no answer, or one that is no JSON that fits.
+            RunNotCompleted: the run failed or was cancelled; its `outcome` says how.
+            AgentLoopError: the answer does not fit, as that of an old run may not after the type has changed.
         """
         if not isinstance(self.outcome, Completed):
-            raise AgentLoopError(f"run {self.run} has no answer to parse: {self.outcome}")
-        return parsed_output(self.text, output_type)
+            raise RunNotCompleted(self.run, self.outcome)
+        return parsed_output(self.text, self.output_type) if self.output_type else cast("Out_co", self.text)
+
+    def parsed(self, output_type: type[T]) -> T:
+        """Return the answer as a value of another type than the agent's.
+
+        Raises:
+            RunNotCompleted: the run failed or was cancelled.
+            AgentLoopError: the answer does not fit.
+        """
+        return msgspec.structs.replace(cast("RunResult[T]", self), output_type=output_type).output
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +108,13 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """As far as `AgentConfig.prices` says; 0 where it says nothing."""
 
 
-class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
+class TurnResult(msgspec.Struct, Generic[Out_co], frozen=True, kw_only=True):
     """What one turn came to."""
 
     run: RunId
     events: tuple[RecordedSessionEvent, ...]
     """What happened in it, oldest first."""
-    result: RunResult | None
+    result: RunResult[Out_co] | None
     """How the run ended, if it has; None = its next turn waits for `Session.next_turn`."""
 
     @property

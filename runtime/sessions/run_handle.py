@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.calls.tool_context import require_other_session
@@ -42,7 +42,7 @@ from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.runtime")
 
-_under_way: set[asyncio.Task[RunResult | PausedRun]] = set()
+_under_way: set[asyncio.Task[RunResult[Any] | PausedRun]] = set()
 """Held here, since an event loop holds its tasks weakly."""
 
 
@@ -163,13 +163,13 @@ class RunHandle:
         if gone is not None:
             raise gone
 
-    def result(self) -> RunResult:
+    def result(self) -> RunResult[Any]:
         """Return how the run ended, or raise why that is not known; to be called when it is done."""
         outcome = self.turn_result()
         assert isinstance(outcome, RunResult)
         return outcome
 
-    def turn_result(self) -> RunResult | PausedRun:
+    def turn_result(self) -> RunResult[Any] | PausedRun:
         """Return as `result`, or that the run waits for its next turn."""
         return self._task.result()
 
@@ -177,7 +177,7 @@ class RunHandle:
         """Return why `result` raises, if it does."""
         return asyncio.CancelledError() if self._task.cancelled() else self._task.exception()
 
-    def _ended(self, task: asyncio.Task[RunResult | PausedRun]) -> None:
+    def _ended(self, task: asyncio.Task[RunResult[Any] | PausedRun]) -> None:
         _under_way.discard(task)
         if self._patience is not None:
             self._patience.cancel()
@@ -188,7 +188,7 @@ class RunHandle:
 
     async def _run_to_its_end(
         self, command: SendInput | AllowTurn, payloads: dict[PayloadHash, bytes], cancel: CancellationToken | None
-    ) -> RunResult | PausedRun:
+    ) -> RunResult[Any] | PausedRun:
         if isinstance(command, SendInput) and command.key is not None and command.due_at is None:
             await self._take_place_of(command.key)
         with self._access.context.event_bus.follow(self._access.session) as follower:
@@ -203,7 +203,7 @@ class RunHandle:
         if isinstance(finished, PausedRun):
             return finished
         self.ended_at = finished.version
-        return await result_of(finished, self._access.context.store)
+        return await result_of(finished, self._access.context.store, self._access.output_type)
 
     async def _take_place_of(self, key: str) -> None:
         """Take a place of the runtime's guard, where no input of the key has been sent.
@@ -366,7 +366,9 @@ class RunWatcher:
                 self._access.cancel_surely(CancelRun(run=self._run, reason=self._reason))
 
 
-async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
+async def result_of(
+    finished: FinishedRun, store: EventStore, output_type: type[object] | None = None
+) -> RunResult[Any]:
     """Return what a caller is told of a finished run; large text is read from the payloads."""
     stored = [block.hash for block in finished.final if isinstance(block, StoredBlock)]
     payloads = await store.read_payloads(stored) if stored else {}
@@ -389,4 +391,5 @@ async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
         cost=finished.cost,
         turns=finished.turns,
         stop_reason=finished.stop_reason if has_answered or finished.stop_reason != "end_turn" else None,
+        output_type=output_type,
     )

@@ -7,6 +7,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
+from typing import Any, Generic
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import children_prefix, parent_of
@@ -53,18 +54,19 @@ from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in
 from refold.sessions.run_handle import RunHandle, RunWatcher, begin
 from refold.sessions.stream import RunStream
 from refold.stores.values.backend import PersistenceBackend, save_in
+from refold.type_parameters import Out_co
 
 EVENTS_PAGE = 1000
 """How many events are read from the log at once."""
 
 
-class Session:
+class Session(Generic[Out_co]):
     """One conversation of an `AgentRuntime`; get it from `AgentRuntime.session`."""
 
-    def __init__(self, context: RuntimeContext, session: SessionId) -> None:
+    def __init__(self, context: RuntimeContext, session: SessionId, output_type: type[Out_co] | None = None) -> None:
         self.id = session
         self._context = context
-        self._access = SessionAccess(context, session)
+        self._access = SessionAccess(context, session, output_type)
 
     async def send(
         self,
@@ -75,7 +77,7 @@ class Session:
         on_event: Callable[[RecordedSessionEvent], object] | None = None,
         at: datetime | None = None,
         now: bool = False,
-    ) -> RunResult:
+    ) -> RunResult[Out_co]:
         """Send an input and return how its run ended.
 
         Inputs of a session run one after another, in the order in which they were accepted. Cancelling the task
@@ -138,7 +140,7 @@ class Session:
         assert isinstance(performed, PerformedInRun)
         return performed.run
 
-    async def next_turn(self, content: Input | None = None, *, key: str | None = None) -> TurnResult:
+    async def next_turn(self, content: Input | None = None, *, key: str | None = None) -> TurnResult[Out_co]:
         """Take one turn, a model call and the tool calls that it asks for, and return.
 
         With an input, the first turn of its run; without, the next one of the run under way, which was begun by
@@ -171,7 +173,9 @@ class Session:
 
     step = next_turn
 
-    def stream(self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None) -> RunStream:
+    def stream(
+        self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None
+    ) -> RunStream[Out_co]:
         """Send an input and return an async iterator of what happens in its run, as it happens.
 
         Use it as `async with session.stream("…") as stream:` and `async for item in stream:`. It yields the run's
@@ -256,7 +260,7 @@ class Session:
                 found += await SessionAccess(self._context, name).read(approvals_in)
         return found
 
-    async def children(self) -> list["Session"]:
+    async def children(self) -> "list[Session[Any]]":
         """Return the sessions that calls of subagents in this one began, in order of their names.
 
         Raises:

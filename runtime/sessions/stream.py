@@ -8,7 +8,7 @@ is done as soon as the loop turns. What the body of the loop raises passes throu
 import asyncio
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.effects import Performed
@@ -21,9 +21,10 @@ from refold.publishing.subscription import Subscription
 from refold.sessions.access import Input, SessionAccess
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import RunEvents, RunHandle, begin
+from refold.type_parameters import Out_co
 
 
-class RunStream:
+class RunStream(Generic[Out_co]):
     """The events of one run and what passes by; an async iterator and an async context manager.
 
     Made by `Session.stream`.
@@ -52,7 +53,7 @@ class RunStream:
         return self._handle.run if self._handle is not None else None
 
     @property
-    def result(self) -> RunResult:
+    def result(self) -> RunResult[Out_co]:
         """How the run ended; to be read when the stream is at its end, or has been left.
 
         Raises:

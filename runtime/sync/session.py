@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
@@ -23,19 +23,20 @@ from refold.sessions.outcome import RunResult
 from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
 from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, next_or_none, run_on_loop
+from refold.type_parameters import Out_co
 
 ReadInThread: TypeAlias = Callable[[SessionId, int, int], Coroutine[Any, Any, list[RecordedSessionEvent]]]
 """Given a session, a version and a limit, returns the next events after that version; awaited on the loop."""
 
 
-class SyncRunStream:
+class SyncRunStream(Generic[Out_co]):
     """The events of one run and what passes by; an iterator and a context manager.
 
     Made by `SyncSession.stream`. For one thread at a time. Who leaves early cancels the run: inside `with`, or with
     `close`, that is durable before the thread goes on; where the iterator is just dropped, it is done soon.
     """
 
-    def __init__(self, loop_thread: LoopThread, stream: RunStream) -> None:
+    def __init__(self, loop_thread: LoopThread, stream: RunStream[Out_co]) -> None:
         self.loop_thread = loop_thread
         self.asynchronous = stream
 
@@ -45,7 +46,7 @@ class SyncRunStream:
         return self.asynchronous.run
 
     @property
-    def result(self) -> RunResult:
+    def result(self) -> RunResult[Out_co]:
         """How the run ended; to be read when the stream is at its end, or has been left.
 
         Raises:
@@ -140,7 +141,7 @@ class SyncSubscription:
         self.loop_thread.begin(self.asynchronous.aclose)
 
 
-def _next_or_none(loop_thread: LoopThread, items: RunStream | Subscription) -> Published | None:
+def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Subscription) -> Published | None:
     try:
         return loop_thread.run(lambda: next_or_none(items))
     except AlreadyClosed:
@@ -149,7 +150,7 @@ def _next_or_none(loop_thread: LoopThread, items: RunStream | Subscription) -> P
         return _left_over(items)
 
 
-def _left_over(items: RunStream | Subscription) -> Published | None:
+def _left_over(items: RunStream[Any] | Subscription) -> Published | None:
     """Return the next of what came before the runtime closed; raise ActorStopped if the log has to be read."""
     taking = next_or_none(items)
     try:
@@ -161,7 +162,7 @@ def _left_over(items: RunStream | Subscription) -> Published | None:
     raise ActorStopped("runtime/log", "the runtime closed before its reader had caught up; the log has the rest")
 
 
-class SyncSession:
+class SyncSession(Generic[Out_co]):
     """One conversation of a `SyncRuntime`; get it from `SyncRuntime.session`. For any number of threads.
 
     What `Session` says of the task that awaits holds for the thread that calls: KeyboardInterrupt, or what else a
@@ -172,7 +173,7 @@ class SyncSession:
     in a thread that runs an event loop, which it would stop.
     """
 
-    def __init__(self, loop_thread: LoopThread, session: Session, read: ReadInThread) -> None:
+    def __init__(self, loop_thread: LoopThread, session: Session[Out_co], read: ReadInThread) -> None:
         self.loop_thread = loop_thread
         self.asynchronous = session
         self._read = read
@@ -203,7 +204,7 @@ class SyncSession:
     statistics = blocking(Session.statistics)
     state_at = blocking(Session.state_at)
 
-    def children(self) -> "list[SyncSession]":
+    def children(self) -> "list[SyncSession[Any]]":
         """Return the sessions that calls of subagents in this one began, in order of their names.
 
         Raises:
@@ -216,7 +217,7 @@ class SyncSession:
 
     def stream(
         self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None
-    ) -> SyncRunStream:
+    ) -> SyncRunStream[Out_co]:
         """Send an input and return an iterator of what happens in its run, as it happens.
 
         Use it as `with session.stream("…") as stream:` and `for item in stream:`. Read `Session.stream` for what it

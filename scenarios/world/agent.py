@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from refold.actors.calls.protocols import Provider
-from refold.agents.agent import Agent, ApprovalHandler, SubagentTool, with_subagents
+from refold.agents.agent import AnyAgent, ApprovalHandler, SubagentTool, with_subagents
 from refold.agents.loading import AgentSource, made_agent
 from refold.events.core.ids import AgentId
 from refold.events.model.configuration import ToolSpec
@@ -33,7 +33,7 @@ def simulated_agent(
     asked: Callable[[ModelRequest], list[str]],
     approval: ApprovalHandler | None,
     reached: Reached = lambda model: model,
-) -> Agent:
+) -> AnyAgent:
     """Return the agent for the present life of a simulated process; its subagents are simulated too.
 
     Args:
@@ -49,9 +49,9 @@ def simulated_agent(
     agent = made_agent(source)
     for living in {id(living): living for found in with_subagents(agent) for living in found.stream_objects()}.values():
         living.begin_anew()
-    made: dict[int, Agent] = {}
+    made: dict[int, AnyAgent] = {}
 
-    def simulated(own: Agent, above: tuple[int, ...]) -> Agent:
+    def simulated(own: AnyAgent, above: tuple[int, ...]) -> AnyAgent:
         if id(own) not in made:
             output = _schema(own)
             made[id(own)] = msgspec.structs.replace(
@@ -76,11 +76,11 @@ def simulated_agent(
     return simulated(agent, ())
 
 
-def _steps(agent: Agent) -> tuple[ToolSpec, ...] | None:
+def _steps(agent: AnyAgent) -> tuple[ToolSpec, ...] | None:
     return tuple(tool.spec for tool in agent.all_tools()) if agent.config.protocol == "react" else None
 
 
-def _schema(agent: Agent) -> dict[str, Any] | None:
+def _schema(agent: AnyAgent) -> dict[str, Any] | None:
     if agent.output_type is None:
         return None
     return cast("dict[str, Any]", msgspec.json.decode(output_schema(agent.output_type)))

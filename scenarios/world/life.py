@@ -17,7 +17,7 @@ import msgspec
 
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.agent_runtime import AgentRuntime
-from refold.agents.agent import Agent
+from refold.agents.agent import AnyAgent
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import AgentLoopError, BackpressureShed, CommandRejected, PersistenceError
 from refold.events.core.ids import SessionId, kind_and_identifier, stream_name
@@ -140,7 +140,7 @@ class ScenarioProgress:
     inbox: SimulatedInbox
     files: SimulatedDisk | None
     """What the log lies on; None = it is in memory."""
-    agent: Callable[[], Agent]
+    agent: Callable[[], AnyAgent]
     """Makes the agent of a life."""
     store: Callable[[], SimulatedStore]
     """Makes the store of a life."""

@@ -16,7 +16,7 @@ from typing import cast, overload
 import msgspec
 
 from refold.actors.calls.tool_context import ToolContext
-from refold.agents.agent import Agent, SubagentTool
+from refold.agents.agent import Agent, AnyAgent, SubagentTool
 from refold.agents.loading import AgentSource, checked_source, made_agent
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash
@@ -26,9 +26,9 @@ from refold.tools.tool import Tool, ToolBody
 
 
 @overload
-def with_stand_ins(agent: Agent) -> Agent: ...
+def with_stand_ins(agent: AnyAgent) -> AnyAgent: ...
 @overload
-def with_stand_ins(agent: Callable[[], Agent]) -> Callable[[], Agent]: ...
+def with_stand_ins(agent: Callable[[], AnyAgent]) -> Callable[[], AnyAgent]: ...
 def with_stand_ins(agent: AgentSource) -> AgentSource:
     """Return the agent with a stand-in for each of its tools; a subagent stays, and its own tools have stand-ins.
 
@@ -44,7 +44,7 @@ def with_stand_ins(agent: AgentSource) -> AgentSource:
     return lambda: _with_stubs(made_agent(source), ())
 
 
-def _with_stubs(agent: Agent, above: tuple[int, ...]) -> Agent:
+def _with_stubs(agent: AnyAgent, above: tuple[int, ...]) -> AnyAgent:
     above = (*above, id(agent))
     tools = [_of_subagent(tool, above) if isinstance(tool, SubagentTool) else _stub(tool) for tool in agent.tools]
     return msgspec.structs.replace(agent, tools=tools)
@@ -87,7 +87,7 @@ def _stub(tool: Tool[..., object]) -> Tool[..., object]:
     return tool.carried_out_by(carry_out)
 
 
-def recorded_agent(configuration: AgentConfiguration, payloads: Mapping[PayloadHash, bytes]) -> Agent:
+def recorded_agent(configuration: AgentConfiguration, payloads: Mapping[PayloadHash, bytes]) -> AnyAgent:
     """Return an agent with a recorded configuration.
 
     Args:

@@ -1,5 +1,7 @@
 """An agent that has everything that agents can have, for scenarios."""
 
+from typing import Any
+
 import msgspec
 
 import refold
@@ -26,7 +28,7 @@ class Careful(refold.Middleware):
             raise ValueError("nothing that begins with j")
 
 
-def full_agent(*, streaming: bool = True) -> refold.Agent:
+def full_agent(*, streaming: bool = True) -> refold.Agent[Any, Report]:
     """Return such an agent, new with all that it holds."""
     memory = EpisodicStore()
     memory.add_episode("agent", "Anna says hello in Lisbon", importance=0.9)
@@ -101,7 +103,7 @@ def full_agent(*, streaming: bool = True) -> refold.Agent:
 
 def _subagents(
     look: refold.Tool[..., object], plain: refold.Tool[..., object], send: refold.Tool[..., object], *, streaming: bool
-) -> tuple[refold.Agent, refold.Agent]:
+) -> tuple[refold.Agent, refold.Agent[Any, Report]]:
     """Return one that has tools, and one that has the first as a tool."""
     helper = refold.Agent(
         name="researcher",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from refold.agents.agent import Agent
+    from refold.agents.agent import AnyAgent
     from refold.inspection.kinds import GivenKind
     from refold.replay.core_replay import Divergence
     from refold.replay.log_replay import Level, ReplayReport
@@ -146,7 +146,7 @@ async def _state(log: Path, stream: str | None, kinds: list[str], at: int, as_js
     return EXIT_OK
 
 
-def _loaded_agent(name: str) -> "Agent":
+def _loaded_agent(name: str) -> "AnyAgent":
     from refold.agents.loading import load_agent
 
     return load_agent(name)

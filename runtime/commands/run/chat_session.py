@@ -16,7 +16,7 @@ import msgspec
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
-from refold.agents.agent import Agent
+from refold.agents.agent import AnyAgent
 from refold.commands.output import tell
 from refold.commands.run.session_run import runtime_on
 from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
@@ -87,7 +87,7 @@ class ChatSession:
         session_id: None = a new one.
     """
 
-    def __init__(self, agent: Agent, log: Path, session_id: str | None) -> None:
+    def __init__(self, agent: AnyAgent, log: Path, session_id: str | None) -> None:
         self.agent = agent
         self.log = log
         self.id = session_id or ""

@@ -18,7 +18,7 @@ import typer
 from refold.commands.execution import argument, option
 
 if TYPE_CHECKING:
-    from refold.agents.agent import Agent
+    from refold.agents.agent import AnyAgent
     from refold.events.model.configuration import AgentConfig
     from refold.providers.http.provider import HttpProvider
 
@@ -120,7 +120,7 @@ def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
     return chosen
 
 
-def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
+def chosen_agent(name: str | None, choice: ModelChoice) -> "AnyAgent":
     """Return the agent to run: the named one as far as no option says otherwise, or one without tools.
 
     Args:

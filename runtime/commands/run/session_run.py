@@ -19,7 +19,7 @@ import typer
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
 from refold.agent_runtime import AgentRuntime
-from refold.agents.agent import Agent, with_subagents
+from refold.agents.agent import AnyAgent, with_subagents
 from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED, tell_result
 from refold.commands.output import exact_json, exact_line, exact_text, shell_word, tell, tell_error
 from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def runtime_on(agent: Agent, log: Path) -> AsyncGenerator[AgentRuntime]:
+async def runtime_on(agent: AnyAgent, log: Path) -> AsyncGenerator[AgentRuntime]:
     """Give a runtime that waits for no other owner of the log, and leaves open runs and the inbox to the command.
 
     What connections the providers of the agent and its subagents have on this loop are closed afterwards.
@@ -60,7 +60,9 @@ async def runtime_on(agent: Agent, log: Path) -> AsyncGenerator[AgentRuntime]:
 
 
 @asynccontextmanager
-async def session_run(agent: Agent, log: Path, session_id: str | None, *, quiet: bool) -> AsyncGenerator["SessionRun"]:
+async def session_run(
+    agent: AnyAgent, log: Path, session_id: str | None, *, quiet: bool
+) -> AsyncGenerator["SessionRun"]:
     """Give a session of a runtime, which is closed at the end, when all that happened has been shown.
 
     Args:
