@@ -66,6 +66,7 @@ from refold.events.session.state import (
     SessionState,
     awaits_step,
     calls_awaiting_approval,
+    configuration_of_run,
     expiry_key,
     input_key,
     is_interrupted,
@@ -329,10 +330,9 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         key, reply_to = effect.key, self.actor.actor_ref
         match effect:
             case CallModel():
-                run, configuration = self.state.run, self.state.configuration
+                run = self.state.run
                 assert run is not None
-                assert configuration is not None
-                wanted = self._wanted_request(run, effect.turn, configuration)
+                wanted = self._wanted_request(run, effect.turn, configuration_of_run(self.state))
                 cause = (event_ref(self._stream, effect.causation), event_ref(self._stream, effect.correlation))
                 message: object = StartModelCall(key=key, reply_to=reply_to, wanted=wanted, cause=cause)
             case RunTool():
@@ -357,10 +357,10 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return True
 
     def _wanted_still(self, command: RecordContext) -> WantedRequest | None:
-        run, configuration = self.state.run, self.state.configuration
-        if run is None or configuration is None or (run.id, run.asked) != (command.run, command.asked):
+        run = self.state.run
+        if run is None or (run.id, run.asked) != (command.run, command.asked) or run.phase != "model":
             return None
-        return self._wanted_request(run, command.turn, configuration) if run.phase == "model" else None
+        return self._wanted_request(run, command.turn, configuration_of_run(self.state))
 
     def _wanted_request(self, run: Run, turn: int, configuration: AgentConfiguration) -> WantedRequest:
         messages = self.state.messages

@@ -83,6 +83,7 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     configured: int
     """Version of the AgentConfigured in force."""
     configuration: AgentConfiguration
+    """As it is for the run."""
     source: Sequence[Message]
     """The session's history, which only grows at its end."""
     length: int
@@ -227,7 +228,9 @@ class RequestMaker:
         """
         messages, digest = await wanted.conversation.upto(wanted.source, wanted.length)
         prompt, tools = await self.prompt_and_tools(wanted.configuration)
-        offered = offered_tools(self._offer, wanted.session, tools)
+        named = {policy.name for policy in wanted.configuration.tools}
+        had = tuple(spec for spec in tools if spec.name in named)
+        offered = offered_tools(self._offer, wanted.session, had)
         names = tuple(spec.name for spec in offered) if len(offered) < len(tools) else None
         reference = RequestReference(configured=wanted.configured, messages=wanted.length, digest=digest, offered=names)
         return plain_request(wanted.configuration, prompt, tools, messages, names), reference

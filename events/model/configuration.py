@@ -276,6 +276,27 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """First 16 hexadecimal digits of the SHA-256 of everything above but `code`: two equal agents have one."""
 
 
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one run does otherwise than its agent, recorded with its input; None = as the agent does it."""
+
+    model: str | None = None
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    tools: tuple[str, ...] | None = None
+    """Names of those of the agent's tools that it has, in name order; one that is gone by then is left out."""
+
+
+def configured_for(configuration: AgentConfiguration, options: RunOptions | None) -> AgentConfiguration:
+    """Return the configuration of an agent as it is for a run with `options`."""
+    if options is None:
+        return configuration
+    changed = {name: value for name in options.__struct_fields__ if (value := getattr(options, name)) is not None}
+    if options.tools is not None:
+        changed["tools"] = tuple(policy for policy in configuration.tools if policy.name in options.tools)
+    return msgspec.structs.replace(configuration, **changed)
+
+
 SETTINGS = tuple(
     name
     for name in AgentConfiguration.__struct_fields__

@@ -25,7 +25,9 @@ from refold.events.core.content import (
 from refold.events.core.errors import CommandRejected, QueueFull
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Recorded, WaitUntil
+from refold.events.model.configuration import AgentConfiguration, RunOptions
 from refold.events.model.context_window import summary_fault
+from refold.events.model.spending import price_of
 from refold.events.session import commands
 from refold.events.session import events as ev
 from refold.events.session.normalise import imported_messages
@@ -41,6 +43,7 @@ from refold.events.session.state import (
     content_digest,
     decision_digest,
     find_call,
+    input_digest,
     input_key,
     run_of_input,
     running_calls,
@@ -152,21 +155,55 @@ def _admit_input(state: SessionState, command: commands.SendInput) -> ev.Session
     content = without_blanks(command.content)
     if not content:
         raise CommandRejected("an input needs some content; send a text that is not blank, or an image")
-    given, original = command.original or content, command.original
-    if (recorded := _recorded(state, "send", command.key, given)) is not None:
+    original, options = command.original, command.options
+    digest = input_digest(original or content, options) if command.key is not None else None
+    if (recorded := _recorded_as(state, "send", command.key, digest)) is not None:
         return recorded
+    if options is not None:
+        _require_possible(state.configuration, options, joins=command.now)
     _require_room(state, command.queue_max)
     if command.due_at is not None:
         if command.cancelled or command.now or command.stepwise:
             raise CommandRejected("an input for a later time can be neither for now nor step by step nor cancelled")
         timer = input_key(state.version + 1)
-        return ev.TimerSet(timer=timer, due_at=command.due_at, content=content, key=command.key, original=original)
+        return ev.TimerSet(
+            timer=timer,
+            due_at=command.due_at,
+            content=content,
+            key=command.key,
+            original=original,
+            options=options,
+        )
     run = state.run
     if command.now and run is not None and run.ending is None and not run.finishing and not command.cancelled:
         return ev.InputQueued(content=content, key=command.key, joins=run.id, original=original)
     return ev.InputQueued(
-        content=content, key=command.key, cancelled=command.cancelled, stepwise=command.stepwise, original=original
+        content=content,
+        key=command.key,
+        cancelled=command.cancelled,
+        stepwise=command.stepwise,
+        original=original,
+        options=options,
     )
+
+
+def _require_possible(configuration: AgentConfiguration, options: RunOptions, *, joins: bool) -> None:
+    if joins:
+        raise CommandRejected("an input that may join a run has no options of its own; leave out now, or the options")
+    known = {policy.name for policy in configuration.tools}
+    unknown = [name for name in options.tools or () if name not in known]
+    if unknown:
+        raise CommandRejected(
+            f"agent {configuration.agent!r} has no tool {unknown[0]!r:.80}; it has {', '.join(sorted(known)) or 'none'}"
+        )
+    budget = configuration.budget
+    if (
+        options.model is not None
+        and budget is not None
+        and budget.cost is not None
+        and price_of(options.model, configuration.prices) is None
+    ):
+        raise CommandRejected(f"the agent's budget limits the cost, and its prices have none for {options.model!r:.80}")
 
 
 def _require_room(state: SessionState, queue_max: int | None) -> None:

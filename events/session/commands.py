@@ -9,7 +9,7 @@ import msgspec
 
 from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.configuration import AgentConfiguration, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.model.refused import RefusedParts
 from refold.events.session.events import Verdict
@@ -83,6 +83,8 @@ class SendInput(msgspec.Struct, frozen=True, kw_only=True):
     """Its run takes one turn, and each further one only when `AllowTurn` says so."""
     original: tuple[UserContent, ...] = ()
     """What was given, where middleware changed it; the key is of that."""
+    options: RunOptions | None = None
+    """What its run does otherwise than the agent; None = nothing."""
     queue_max: int | None = QUEUE_MAX
     """Refuse it where so many inputs of the session wait already; None = however many do."""
 

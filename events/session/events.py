@@ -17,7 +17,7 @@ from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
 from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.model.configuration import AgentConfiguration, CodeIdentity, EffectClass, Tier
+from refold.events.model.configuration import AgentConfiguration, CodeIdentity, EffectClass, RunOptions, Tier
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.model.refused import RefusedParts
 
@@ -114,6 +114,8 @@ class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1
     """Its run takes one turn, and each further one only when a person allows it."""
     original: tuple[UserContent, ...] = ()
     """What was given, where middleware changed it; the key is of that."""
+    options: RunOptions | None = None
+    """What its run does otherwise than the agent; None = nothing."""
 
 
 class TurnAllowed(Event, frozen=True, kw_only=True, tag="session.turn_allowed.v1"):
@@ -132,6 +134,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="session.run_started.v1")
     code: CodeIdentity
     fingerprint: str
     """Of the configuration in force."""
+    model: str | None = None
+    """The model that its options name; None = the agent's."""
 
 
 class ContextPrepared(Event, frozen=True, kw_only=True, tag="session.context_prepared.v1"):
@@ -393,6 +397,8 @@ class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
     """The caller's idempotency key."""
     original: tuple[UserContent, ...] = ()
     """What was given, where middleware changed it; the key is of that."""
+    options: RunOptions | None = None
+    """What its run does otherwise than the agent; None = nothing."""
 
 
 class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1"):

@@ -47,8 +47,10 @@ from refold.events.session.state import (
     SessionState,
     awaits_person,
     budget_spent,
+    configuration_of_run,
     content_digest,
     deadline_key,
+    input_digest,
     retry_key,
     run_of_input,
     says_something,
@@ -66,14 +68,15 @@ def _opened(state: SessionState, event: ev.SessionOpened) -> None:
 
 def _configured(state: SessionState, event: ev.AgentConfigured) -> None:
     if state.configuration is None or state.configuration.model != event.configuration.model:
-        state.counted, state.fits, state.unsummarised = (
-            1.0,
-            0,
-            0,
-        )  # Another model counts otherwise, and takes more or less.
+        _forget_sizes(state)
     state.configuration = event.configuration
     state.configured = state.version
     state.policies = {policy.name: policy for policy in event.configuration.tools}
+
+
+def _forget_sizes(state: SessionState) -> None:
+    """Another model counts otherwise, and takes more or less."""
+    state.counted, state.fits, state.unsummarised = 1.0, 0, 0
 
 
 def _imported(state: SessionState, event: ev.HistoryImported) -> None:
@@ -131,19 +134,20 @@ def _remember_calls(state: SessionState, messages: Sequence[Message]) -> None:
 
 
 def _timer_set(state: SessionState, event: ev.TimerSet) -> None:
-    scheduled = ScheduledInput(event.due_at, state.version, event.timer, event.content, event.key)
+    scheduled = ScheduledInput(event.due_at, state.version, event.timer, event.content, event.key, event.options)
     insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
     if event.key is not None:
-        digest = content_digest(event.original or event.content)
+        digest = input_digest(event.original or event.content, event.options)
         state.keys[event.key] = SessionKey(state.version, digest, "send", run_of_input(state.version))
 
 
 def _input_queued(state: SessionState, event: ev.InputQueued) -> None:
     run = event.joins or run_of_input(event.scheduled or state.version)
-    queued = QueuedInput(state.version, run, Message("user", event.content), event.key, event.cancelled, event.stepwise)
+    message = Message("user", event.content)
+    queued = QueuedInput(state.version, run, message, event.key, event.cancelled, event.stepwise, options=event.options)
     if event.key is not None and not event.scheduled:
         cancelled = state.version if event.cancelled else 0
-        digest = content_digest(event.original or event.content)
+        digest = input_digest(event.original or event.content, event.options)
         state.keys[event.key] = SessionKey(state.version, digest, "send", run, cancelled=cancelled)
     if event.scheduled:
         state.due = None
@@ -164,6 +168,7 @@ def _run_started(state: SessionState, event: ev.RunStarted) -> None:
         input=event.input,
         started=state.version,
         started_at=event.at,
+        options=queued.options,
         latest_input=len(state.messages) - 1,
     )
     if queued.key is not None:
@@ -173,6 +178,8 @@ def _run_started(state: SessionState, event: ev.RunStarted) -> None:
     if queued.cancelled:
         run.phase, run.ending = "ending", Ending("cancelled")
     state.run = run
+    if event.model is not None:
+        _forget_sizes(state)
 
 
 def _turn_allowed(state: SessionState, event: ev.TurnAllowed) -> None:
@@ -233,7 +240,7 @@ def _model_responded(state: SessionState, event: ev.ModelResponded) -> None:
     _learn_size(state, event)
     _answered(state, event)
     state.accepted = len(state.messages)
-    state.accepted_by = state.configuration.model if state.configuration is not None else ""
+    state.accepted_by = configuration_of_run(state).model if state.configuration is not None else ""
 
 
 def _answered(state: SessionState, event: ev.ModelResponded) -> None:
@@ -406,6 +413,8 @@ def _finish(
 ) -> None:
     run = _open_run(state)
     _join(state, run)
+    if run.options is not None and run.options.model is not None:
+        _forget_sizes(state)
     state.last_run = FinishedRun(
         run=run.id,
         outcome=outcome,
@@ -439,7 +448,7 @@ def _cost(state: SessionState, usage: Usage, model: str | None) -> float:
     if configuration is None or not configuration.prices:
         return 0.0
     answered = price_of(model, configuration.prices) if model is not None else None
-    return cost_of(usage, answered or price_of(configuration.model, configuration.prices))
+    return cost_of(usage, answered or price_of(configuration_of_run(state).model, configuration.prices))
 
 
 def _open_run(state: SessionState) -> Run:

@@ -75,6 +75,7 @@ from refold.events.session.state import (
     awaits_step,
     budget_spent,
     calls_awaiting_approval,
+    configuration_of_run,
     deadline_key,
     expiry_key,
     find_call,
@@ -294,7 +295,7 @@ def _next(state: SessionState) -> list[ev.SessionEvent]:
     # since `evolve` holds it in `due` only for the length of a batch.
     due = state.due
     if due is not None:
-        return [ev.InputQueued(content=due.content, key=due.key, scheduled=due.version)]
+        return [ev.InputQueued(content=due.content, key=due.key, scheduled=due.version, options=due.options)]
     run = state.run
     if run is None:  # Without a run a turn is that of an imported history, whose calls are closed first.
         return _start_next_run(state) if state.turn is None else []
@@ -313,8 +314,7 @@ def _next(state: SessionState) -> list[ev.SessionEvent]:
 
 def _goes_on(state: SessionState, run: Run) -> bool:
     """Tell whether a run that has its answer takes another turn, since an input has joined it."""
-    assert state.configuration is not None
-    if run.turns >= state.configuration.max_turns or budget_spent(state, run) is not None:
+    if run.turns >= configuration_of_run(state).max_turns or budget_spent(state, run) is not None:
         return False
     return bool(run.joining) and not run.finishing
 
@@ -326,7 +326,11 @@ def _start_next_run(state: SessionState) -> list[ev.SessionEvent]:
     queued = state.queue[0]
     return [
         ev.RunStarted(
-            run=queued.run, input=queued.version, code=configuration.code, fingerprint=configuration.fingerprint
+            run=queued.run,
+            input=queued.version,
+            code=configuration.code,
+            fingerprint=configuration.fingerprint,
+            model=queued.options.model if queued.options is not None else None,
         )
     ]
 
@@ -359,8 +363,7 @@ def _next_turn(state: SessionState, run: Run) -> list[ev.SessionEvent]:
 
 
 def _no_further_turn(state: SessionState, run: Run) -> ev.SessionEvent | None:
-    configuration = state.configuration
-    assert configuration is not None
+    configuration = configuration_of_run(state)
     if run.empty_answers > configuration.empty_answers_max:
         return ev.RunFailed(
             run=run.id,

@@ -31,7 +31,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.core.pure_core import RecordedKey
-from refold.events.model.configuration import AgentConfiguration, ToolPolicy
+from refold.events.model.configuration import AgentConfiguration, RunOptions, ToolPolicy, configured_for
 from refold.events.model.messages import StopReason
 from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import Usage, overspent
@@ -65,6 +65,7 @@ class QueuedInput(msgspec.Struct):
     key: str | None = None
     cancelled: bool = False
     stepwise: bool = False
+    options: RunOptions | None = None
 
 
 class ScheduledInput(msgspec.Struct):
@@ -76,6 +77,7 @@ class ScheduledInput(msgspec.Struct):
     timer: str
     content: tuple[UserContent, ...]
     key: str | None = None
+    options: RunOptions | None = None
 
 
 class TurnCall(msgspec.Struct):
@@ -153,6 +155,8 @@ class Run(msgspec.Struct):
     started: int
     """Version of its RunStarted."""
     started_at: int
+    options: RunOptions | None = None
+    """What it does otherwise than the agent."""
     phase: Phase = "ready"
     keys: list[str] = []
     """Of its inputs."""
@@ -286,6 +290,12 @@ class SessionState(msgspec.Struct):
     """How many calls the answers made that are not shown any more, by the version of the answer."""
 
 
+def configuration_of_run(state: SessionState) -> AgentConfiguration:
+    """Return the configuration in force as it is for the run under way."""
+    assert state.configuration is not None
+    return configured_for(state.configuration, state.run.options if state.run is not None else None)
+
+
 def history(state: SessionState) -> list[Message]:
     """Return the balanced history as a model would be shown it now: open calls get a result that says so."""
     messages = list(state.messages)
@@ -320,6 +330,11 @@ def running_calls(turn: Turn | None) -> list[TurnCall]:
 def content_digest(content: object) -> str:
     """Return the digest under which a keyed command's content is remembered."""
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
+
+
+def input_digest(content: tuple[UserContent, ...], options: RunOptions | None) -> str:
+    """Return the digest under which a keyed input is remembered."""
+    return content_digest(content if options is None else (content, options))
 
 
 def decision_digest(call: ToolCallId, allowed: bool, always: bool) -> str:

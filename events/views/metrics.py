@@ -68,7 +68,9 @@ class SessionInProgress(msgspec.Struct):
     calls: dict[str, str] = {}
     """The tool of each call that has no result yet."""
     fingerprint: str = ""
-    """Of the configuration in force, while a run is open."""
+    """Of the configuration in force, while a run is open; behind it the model, where the run has another one."""
+    model: str = ""
+    """That of the open run; empty = the agent's."""
     asks: bool = False
     """Whether a model call is wanted."""
 
@@ -96,7 +98,7 @@ class MetricsState(msgspec.Struct):
     models: dict[str, dict[str, int]] = {}
     """Of each model, by the names of `ModelCounts`."""
     rates: dict[str, Rates] = {}
-    """By the fingerprint of the configuration."""
+    """By the fingerprint of the configuration, as in `SessionInProgress`."""
     cut_short: dict[str, str] = {}
     """Of sessions whose last run ended while a model call was wanted, that fingerprint: half an answer may follow."""
 
@@ -302,19 +304,26 @@ def _history_imported(state: MetricsState, stream: str, event: ev.HistoryImporte
 def _agent_configured(state: MetricsState, stream: str, event: ev.AgentConfigured) -> None:
     state.rates[event.configuration.fingerprint] = Rates(event.configuration.model, event.configuration.prices)
     if (session := state.open_sessions.get(stream)) is not None and session.run:
-        session.fingerprint = event.configuration.fingerprint
+        _configure(state, session, event.configuration.fingerprint)
+
+
+def _configure(state: MetricsState, session: SessionInProgress, fingerprint: str) -> None:
+    session.fingerprint = f"{fingerprint} {session.model}".rstrip()
+    if session.model and (rates := state.rates.get(fingerprint)) is not None:
+        state.rates[session.fingerprint] = Rates(session.model, rates.prices)
 
 
 def _run_started(state: MetricsState, stream: str, event: ev.RunStarted) -> None:
     _add_both(state, stream, "runs_started")
     session = _open(state, stream)
-    session.run, session.fingerprint, session.asks = True, event.fingerprint, False
+    session.run, session.model, session.asks = True, event.model or "", False
+    _configure(state, session, event.fingerprint)
     state.cut_short.pop(stream, None)
 
 
 def _run_resumed(state: MetricsState, stream: str, event: ev.RunResumed) -> None:
     _add(state.totals, "runs_resumed")
-    _open(state, stream).fingerprint = event.fingerprint
+    _configure(state, _open(state, stream), event.fingerprint)
 
 
 def _run_ended(state: MetricsState, stream: str, event: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> None:
@@ -326,7 +335,7 @@ def _run_ended(state: MetricsState, stream: str, event: ev.RunCompleted | ev.Run
         state.cut_short[stream] = session.fingerprint
         if len(state.cut_short) > CUT_SHORT_MAX:
             del state.cut_short[next(iter(state.cut_short))]
-    session.run, session.fingerprint, session.asks = False, "", False
+    session.run, session.fingerprint, session.model, session.asks = False, "", "", False
     _forget_if_idle(state, stream)
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash
-from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.configuration import AgentConfiguration, configured_for
 from refold.events.model.messages import ModelRequest, Prepared, RequestReference
 from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.model.request import (
@@ -178,8 +178,9 @@ async def _built(
     found: _Found,
 ) -> RecordedRequest:
     """Return the request that is meant, given the events before the one that it belongs to."""
-    reference = found.reference
-    stored = fold(before).messages[: reference.messages]
+    reference, state = found.reference, fold(before)
+    configuration = configured_for(configuration, state.run.options if state.run is not None else None)
+    stored = state.messages[: reference.messages]
     digest = messages_digest(stored)
     if len(stored) < reference.messages or (reference.digest and digest != reference.digest):
         raise LogFormatError(

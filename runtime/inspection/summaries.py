@@ -28,6 +28,7 @@ from refold.events.kinds.breaker import (
     ProbeReleased,
     SharedStateSeen,
 )
+from refold.events.model.configuration import RunOptions
 from refold.events.model.messages import Prepared, RequestReference, Usage
 from refold.events.session import events as ev
 from refold.events.session.react import AskPerson, CallModel, RunTool
@@ -84,7 +85,7 @@ def _run_words(event: Event) -> str:
         case ev.InputQueued(content=content):
             return content_words(content) + _input_words(event)
         case ev.TimerSet(due_at=due_at, content=content):
-            return f"{content_words(content)} (for {time_words(due_at)})"
+            return f"{content_words(content)} (for {time_words(due_at)}){_in_brackets(event.options)}"
         case ev.TimerFired(timer=timer):
             return f"the time of {timer} has come"
         case ev.TurnAllowed(run=run, turn=turn):
@@ -129,7 +130,17 @@ def _input_words(event: ev.InputQueued) -> str:
         return " (cancelled before it was accepted)"
     if event.joins is not None:
         return f" (joins {event.joins})"
-    return " (one turn at a time)" if event.stepwise else ""
+    return f"{' (one turn at a time)' if event.stepwise else ''}{_in_brackets(event.options)}"
+
+
+def _in_brackets(options: RunOptions | None) -> str:
+    return f" ({options_words(options)})" if options is not None else ""
+
+
+def options_words(options: RunOptions) -> str:
+    """Return what a run does otherwise than its agent: `model="small", max_turns=2`."""
+    fields: dict[str, object] = msgspec.to_builtins(options)
+    return ", ".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in fields.items())
 
 
 def _call_words(event: Event) -> str:

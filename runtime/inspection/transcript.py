@@ -22,7 +22,7 @@ from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.messages import StopReason, Usage
 from refold.events.session import events as ev
 from refold.events.session.state import run_of_input
-from refold.inspection.summaries import content_words, event_words, request_words
+from refold.inspection.summaries import content_words, event_words, options_words, request_words
 
 
 class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -123,6 +123,8 @@ class Transcript:
                 self._said(event, Message("user", content), run=joins or run_of_input(scheduled or self._version))
                 if event.original:
                     self._noted(event, f"middleware changed the input, which was: {content_words(event.original)}")
+                if event.options is not None:
+                    self._noted(event, f"its run has options of its own: {options_words(event.options)}")
             case ev.HistoryImported(messages=messages):
                 for message in messages:
                     self._said(event, message, imported=True)

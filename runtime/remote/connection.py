@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -45,7 +45,7 @@ from refold.remote.protocol import (
     Refused,
     send_command,
 )
-from refold.sessions.access import Input, checked_flag, checked_name
+from refold.sessions.access import Input, RunOverrides, checked_flag, checked_name, run_options
 from refold.sessions.outcome import RunResult
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import LogOwner, log_owner
@@ -183,7 +183,12 @@ class ConnectedSession:
         self._stream = stream_name(SESSION_KIND, session)
 
     async def send(
-        self, content: Input, *, key: str | None = None, wait_s: float | None = None
+        self,
+        content: Input,
+        *,
+        key: str | None = None,
+        wait_s: float | None = None,
+        **options: Unpack[RunOverrides],
     ) -> RunResult | Unfinished:
         """Send an input through the log's owner, and return how its run ended.
 
@@ -199,8 +204,10 @@ class ConnectedSession:
                 owner's `Session.send`; None = a new one.
             wait_s: for how long to wait for the end of the run, 0 = only until the input is accepted; None = for as
                 long as it takes.
+            options: what this run does otherwise than its agent, as for `Session.send`.
 
         Raises:
+            ConfigError: an argument makes no sense.
             CommandRejected: the input is empty or cannot be recorded, the key was used for something else, or the
                 owner refuses it, as where the session is one of another agent.
             PersistenceError: the input could not be put into the inbox, or the log cannot be read.
@@ -209,7 +216,7 @@ class ConnectedSession:
         clock = connection.clock
         until_s = clock.monotonic_s() + (math.inf if wait_s is None else _checked_seconds(wait_s, "wait_s"))
         given = await self._give(
-            send_command(content),
+            send_command(content, run_options(options)),
             key,
             patience_s=connection.patience_s if wait_s is None else min(connection.patience_s, wait_s),
             may_begin=True,

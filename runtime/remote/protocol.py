@@ -21,6 +21,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
+from refold.events.model.configuration import RunOptions
 from refold.events.session.commands import CancelRun, DecideApproval, SendInput, SetContentAside, TakeContentBack
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import CancelRequested, SessionEvent, recorded_reason
@@ -44,6 +45,8 @@ class InboxSend(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_un
     text: str = ""
     content: tuple[GivenContent, ...] = ()
     """Its blocks, where it is more than a text."""
+    options: RunOptions | None = None
+    """What its run does otherwise than the agent."""
 
 
 class InboxCancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
@@ -220,7 +223,7 @@ def session_command(
     match command:
         case InboxSend():
             content, payloads = input_content(_input_of(command))
-            return SendInput(content=content, key=key), payloads
+            return SendInput(content=content, key=key, options=command.options), payloads
         case InboxCancel(run=run, reason=reason):
             return CancelRun(run=run, reason=reason, key=key), {}
         case InboxDecide(call=call, allow=allow, reason=reason, always=always):
@@ -242,12 +245,12 @@ def key_in_session(keys: Container[str], key: str) -> str:
     return former if former in keys else key
 
 
-def send_command(content: Input) -> InboxSend:
+def send_command(content: Input, options: RunOptions | None = None) -> InboxSend:
     """Return the command that sends an input; raises as `input_blocks`."""
     blocks = input_blocks(content)
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
-        return InboxSend(text=blocks[0].text)
-    return InboxSend(content=tuple(blocks))
+        return InboxSend(text=blocks[0].text, options=options)
+    return InboxSend(content=tuple(blocks), options=options)
 
 
 async def done(store: EventStore, session: SessionId, command: SessionRow, version: int, new: bool) -> Done:
@@ -270,7 +273,7 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
     """Return a command that can be encoded: arguments of a process may hold bytes that are no Unicode."""
     match command:
         case InboxSend():
-            return send_command(_input_of(command))
+            return send_command(_input_of(command), command.options)
         case InboxCancel(run=run, reason=reason):
             return InboxCancel(
                 run=RunId(clean_text(run)) if run is not None else None,

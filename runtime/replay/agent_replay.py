@@ -29,7 +29,7 @@ from refold.events.core.difference import NOTHING, Difference, json_of
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
 from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
-from refold.events.model.configuration import AgentConfiguration, ToolSpec
+from refold.events.model.configuration import AgentConfiguration, ToolSpec, configured_for
 from refold.events.model.context_window import Context
 from refold.events.model.messages import (
     ModelRequest,
@@ -284,6 +284,8 @@ class AgentReplay:
         if configuration.output_schema is None:  # Recorded before it was; the prompt tells the same.
             schema = self._current.configuration.output_schema
             configuration = msgspec.structs.replace(configuration, output_schema=schema)
+        options = state.run.options
+        configuration = configured_for(configuration, options)
         plain = plain_request(configuration, prompt, tools, messages, reference.offered)
         wanted = WantedRequest(
             session=self._session,
@@ -292,7 +294,7 @@ class AgentReplay:
             asked=state.run.asked,
             summarised=state.summarised,
             configured=reference.configured,
-            configuration=self._current.configuration,
+            configuration=configured_for(self._current.configuration, options),
             source=state.messages,
             length=reference.messages,
             latest_input=state.run.latest_input,

@@ -237,7 +237,7 @@ async def input_now(
         AgentLoopError: middleware failed.
         CommandRejected: what it made of the input cannot be sent.
     """
-    given = SendInput(content=event.original or event.content, key=event.key)
+    given = SendInput(content=event.original or event.content, key=event.key, options=event.options)
     payloads = await store.read_payloads(stored_hashes([Message("user", given.content)]))
     command, _ = await hooked_input(current.hooks, session, given, payloads, current.redaction)
     return msgspec.structs.replace(event, content=command.content, original=command.original)

@@ -5,9 +5,9 @@ and ids. The rule: what reaches the actor is checked and clean, and has passed t
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -31,6 +31,7 @@ from refold.events.core.content import (
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, stream_name
 from refold.events.core.redaction import NOTHING_SECRET, Redaction
+from refold.events.model.configuration import AgentConfig, RunOptions
 from refold.events.model.payloads import restored, spill, spill_in_steps, without_secrets
 from refold.events.session.commands import (
     AllowTurn,
@@ -117,6 +118,50 @@ def input_blocks(content: Input) -> list[GivenContent]:
     if not blocks:
         raise CommandRejected("the input is empty; send some text")
     return blocks
+
+
+class RunOverrides(TypedDict, total=False):
+    """What `Session.send` and the like take for one run, recorded with its input; None = as the agent has it.
+
+    The run keeps it when it is resumed, also by another process. A reply to a key counts it to the content.
+    """
+
+    model: str | None
+    """The provider's name of the model."""
+    max_turns: int | None
+    """Most model calls of the run, >= 1."""
+    max_tokens: int | None
+    """Most output tokens of one answer, >= 1."""
+    temperature: float | None
+    """0 to 2."""
+    tools: Collection[str] | None
+    """Names of those of the agent's tools that the model is offered, and may call."""
+
+
+def run_options(given: RunOverrides) -> RunOptions | None:
+    """Return what is recorded of overrides, None of none.
+
+    Raises:
+        ConfigError: a name or a value makes no sense.
+    """
+    fields: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    if not fields:
+        return None
+    unknown = sorted(fields.keys() - RunOverrides.__annotations__.keys())
+    if unknown:
+        known = ", ".join(sorted(RunOverrides.__annotations__))
+        raise ConfigError(f"a run has no option {unknown[0]!r:.80}; it has {known}")
+    tools = fields.pop("tools", None)
+    if tools is not None:
+        if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(it, str) for it in tools):
+            raise ConfigError(f"tools must be names of the agent's tools, not {tools!r:.80}")
+        tools = tuple(sorted(set(cast("Collection[str]", tools))))
+    try:
+        checked = AgentConfig(**cast("dict[str, Any]", {"model": "any", **fields}))
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("AgentConfig.")) from None
+    # As the log gives it back: a temperature of 1 is 1.0, in the first request too.
+    return msgspec.convert({name: getattr(checked, name) for name in fields} | {"tools": tools}, RunOptions)
 
 
 def import_command(messages: Sequence[Message], key: str | None) -> tuple[ImportHistory, dict[PayloadHash, bytes]]:

@@ -20,6 +20,7 @@ from refold.actors.kernel.clock import Timer
 from refold.events.core.content import StoredBlock, TextBlock
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash, RunId
+from refold.events.model.configuration import RunOptions
 from refold.events.model.payloads import restore
 from refold.events.session.commands import AllowTurn, CancelRun, SendInput
 from refold.events.session.events import (
@@ -56,6 +57,7 @@ def begin(
     at: datetime | None = None,
     now: bool = False,
     stepwise: bool = False,
+    options: RunOptions | None = None,
 ) -> "RunHandle":
     """Check what a caller sends, and begin to send it; raises at once what `Session.send` says of wrong arguments.
 
@@ -77,6 +79,7 @@ def begin(
         due_at=due_at if not cancelled else None,  # There is nothing to wait for.
         now=now,
         stepwise=stepwise,
+        options=options,
     )
     access.context.require_open()
     guard = access.context.settings.backpressure if command.due_at is None else None

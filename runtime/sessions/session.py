@@ -7,7 +7,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
-from typing import Any, Generic
+from typing import Any, Generic, Unpack
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import children_prefix, parent_of
@@ -38,6 +38,7 @@ from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import (
     Input,
+    RunOverrides,
     SessionAccess,
     aside_command,
     checked_flag,
@@ -46,6 +47,7 @@ from refold.sessions.access import (
     checked_time,
     import_command,
     input_blocks,
+    run_options,
     take_back_command,
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
@@ -77,6 +79,7 @@ class Session(Generic[Out_co]):
         on_event: Callable[[RecordedSessionEvent], object] | None = None,
         at: datetime | None = None,
         now: bool = False,
+        **options: Unpack[RunOverrides],
     ) -> RunResult[Out_co]:
         """Send an input and return how its run ended.
 
@@ -94,32 +97,40 @@ class Session(Generic[Out_co]):
                 up what is sent meanwhile.
             now: let it join the run under way before that one's next model call, and return how that one ended;
                 where no run is under way it is an ordinary input.
+            options: what this run does otherwise than its agent: `model`, `max_turns`, `max_tokens`, `temperature`, and
+                `tools`, names of those that it may use. They are recorded with the input, so that the run keeps them
+                when it is resumed.
 
         Raises:
             ConfigError: an argument makes no sense.
-            CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
+            CommandRejected: the input is empty or cannot be recorded, the key was used for something else, or the agent
+                has no tool of a name in `tools`.
             PersistenceError: the input could not be recorded.
             ActorStopped: the runtime closed before the run ended; it goes on at the next start.
             BackpressureShed: too many inputs are queued or run (`backpressure`), or too many messages wait; nothing of
                 this one is recorded.
             AskCycle: a tool of this session sends to it, and would wait for itself.
         """
-        access = self._access
+        access, own = self._access, run_options(options)
         if on_event is None:
-            handle = begin(access, content, cancel=cancel, key=key, at=at, now=now)
+            handle = begin(access, content, cancel=cancel, key=key, at=at, now=now, options=own)
             await handle.done()
             return handle.result()
         if inspect.iscoroutinefunction(on_event):
             raise ConfigError("on_event must be a plain function that returns quickly, not an async one")
         with RunWatcher(access, on_event, reason="on_event raised") as watcher:
-            handle = begin(access, content, cancel=cancel, key=key, on_performed=watcher.watch, at=at, now=now)
+            handle = begin(
+                access, content, cancel=cancel, key=key, on_performed=watcher.watch, at=at, now=now, options=own
+            )
             await handle.done()
         result = handle.result()
         if watcher.failure is not None:
             raise watcher.failure
         return result
 
-    async def remind(self, content: Input, *, at: datetime, key: str | None = None) -> RunId:
+    async def remind(
+        self, content: Input, *, at: datetime, key: str | None = None, **options: Unpack[RunOverrides]
+    ) -> RunId:
         """Accept an input for a later time and return its run as soon as that is durable.
 
         The runtime that is open then begins the run; one that opens later does so at once. Cancel it with
@@ -129,18 +140,26 @@ class Session(Generic[Out_co]):
             content: text or blocks; not empty.
             at: a time with a time zone.
             key: idempotency key.
+            options: as for `send`.
 
         Raises:
             ConfigError: the time has no time zone.
             CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
             PersistenceError: the input could not be recorded.
         """
-        command = SendInput(content=tuple(input_blocks(content)), key=checked_key(key), due_at=checked_time(at))
+        command = SendInput(
+            content=tuple(input_blocks(content)),
+            key=checked_key(key),
+            due_at=checked_time(at),
+            options=run_options(options),
+        )
         performed = await self._access.ask(command)
         assert isinstance(performed, PerformedInRun)
         return performed.run
 
-    async def next_turn(self, content: Input | None = None, *, key: str | None = None) -> TurnResult[Out_co]:
+    async def next_turn(
+        self, content: Input | None = None, *, key: str | None = None, **options: Unpack[RunOverrides]
+    ) -> TurnResult[Out_co]:
         """Take one turn, a model call and the tool calls that it asks for, and return.
 
         With an input, the first turn of its run; without, the next one of the run under way, which was begun by
@@ -149,19 +168,22 @@ class Session(Generic[Out_co]):
         Args:
             content: text or blocks; None = go on with the run under way.
             key: idempotency key of the input.
+            options: of the run that the input begins, as for `send`.
 
         Raises:
-            ConfigError: there is a key and no input.
+            ConfigError: there is a key or an option and no input.
             CommandRejected: as `send`; or no run waits for its next turn.
             PersistenceError: it could not be recorded.
         """
-        access = self._access
-        if content is None and key is not None:
-            raise ConfigError("a key of step is that of its input; give an input too, or no key")
+        access, own = self._access, run_options(options)
+        if content is None and (key is not None or own is not None):
+            raise ConfigError("a key and the options of step are those of its input; give an input too, or neither")
         seen: list[RecordedSessionEvent] = []
         with RunWatcher(access, seen.append) as watcher:
             if content is not None:
-                handle = begin(access, content, cancel=None, key=key, on_performed=watcher.watch, stepwise=True)
+                handle = begin(
+                    access, content, cancel=None, key=key, on_performed=watcher.watch, stepwise=True, options=own
+                )
             else:
                 require_other_session(self._context.system, self.id)
                 self._context.require_open()
@@ -174,7 +196,12 @@ class Session(Generic[Out_co]):
     step = next_turn
 
     def stream(
-        self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None
+        self,
+        content: Input,
+        *,
+        cancel: CancellationToken | None = None,
+        key: str | None = None,
+        **options: Unpack[RunOverrides],
     ) -> RunStream[Out_co]:
         """Send an input and return an async iterator of what happens in its run, as it happens.
 
@@ -187,7 +214,7 @@ class Session(Generic[Out_co]):
         unless another caller with the same key waits for it too. The arguments, and what may be raised from the
         iteration, are as for `send`; a run with the same key that is over is read from the log.
         """
-        return RunStream(self._access, content, cancel=cancel, key=key)
+        return RunStream(self._access, content, cancel=cancel, key=key, options=run_options(options))
 
     async def cancel(
         self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None

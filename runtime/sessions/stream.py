@@ -15,6 +15,7 @@ from refold.actors.effects import Performed
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId
+from refold.events.model.configuration import RunOptions
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted
 from refold.publishing.notifications import Missed, Progressed, Published, RecordedSessionEvent, Streamed
 from refold.publishing.subscription import Subscription
@@ -31,12 +32,19 @@ class RunStream(Generic[Out_co]):
     """
 
     def __init__(
-        self, access: SessionAccess, content: Input, *, cancel: CancellationToken | None, key: str | None
+        self,
+        access: SessionAccess,
+        content: Input,
+        *,
+        cancel: CancellationToken | None,
+        key: str | None,
+        options: RunOptions | None = None,
     ) -> None:
         self._access = access
         self._content = content
         self._cancel = cancel
         self._key = key
+        self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription: Subscription | None = None
         self._handle: RunHandle | None = None
@@ -144,7 +152,14 @@ class RunStream(Generic[Out_co]):
             subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run
             subscription.go_back(done.version - 1)
 
-        handle = begin(self._access, self._content, cancel=self._cancel, key=self._key, on_performed=performed)
+        handle = begin(
+            self._access,
+            self._content,
+            cancel=self._cancel,
+            key=self._key,
+            on_performed=performed,
+            options=self._options,
+        )
         handle.call_when_done(lambda: subscription.expect(handle.ended_at or 0))
         self._subscription, self._handle = subscription, handle
         return subscription, handle

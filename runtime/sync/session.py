@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias, Unpack
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
@@ -18,7 +18,7 @@ from refold.events.core.ids import RunId, SessionId
 from refold.events.session.events import SessionEvent
 from refold.publishing.notifications import Published, RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
-from refold.sessions.access import Input
+from refold.sessions.access import Input, RunOverrides
 from refold.sessions.outcome import RunResult
 from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
@@ -216,14 +216,19 @@ class SyncSession(Generic[Out_co]):
         return [SyncSession(self.loop_thread, child, self._read) for child in found]
 
     def stream(
-        self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None
+        self,
+        content: Input,
+        *,
+        cancel: CancellationToken | None = None,
+        key: str | None = None,
+        **options: Unpack[RunOverrides],
     ) -> SyncRunStream[Out_co]:
         """Send an input and return an iterator of what happens in its run, as it happens.
 
         Use it as `with session.stream("…") as stream:` and `for item in stream:`. Read `Session.stream` for what it
         yields and raises. Who leaves before the end cancels the run.
         """
-        return SyncRunStream(self.loop_thread, self.asynchronous.stream(content, cancel=cancel, key=key))
+        return SyncRunStream(self.loop_thread, self.asynchronous.stream(content, cancel=cancel, key=key, **options))
 
     def events(self, *, after_version: int = 0) -> Iterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
