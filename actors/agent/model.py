@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from refold.actors.agent.compaction import NotWanted, Summarising, compacted
-from refold.actors.agent.refusals import Refusals
+from refold.actors.agent.refusals import Refusals, with_refused_turn
 from refold.actors.calls.middleware import HookContext, Hooks
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
@@ -211,7 +211,7 @@ class ModelActor(Actor):
             verdicts=answer.verdicts,
             rejected=rejected,
             stop_details=response.stop_details,
-            refused=outgoing.prepared.refused,
+            refused=with_refused_turn(outgoing.prepared.refused, wanted, response, answer.content),
         )
         return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
 

@@ -29,6 +29,7 @@ from refold.events.core.content import (
     ToolUseBlock,
 )
 from refold.events.core.errors import ConfigError, ProviderError
+from refold.events.core.ids import ToolCallId
 from refold.events.model.messages import (
     Delta,
     ModelResponse,
@@ -208,16 +209,33 @@ def _clean(block: Block, path: str) -> Block:
         case ProviderBlock(data=data):
             return ProviderBlock(provider=clean_text(block.provider), data=_clean_data(data, path, "data") or {})
         case ToolUseBlock(input=arguments, provider_data=data):
-            cleaned = clean_json(arguments, f"{path}.input")
             return msgspec.structs.replace(
-                block, name=clean_text(block.name), input=cleaned, provider_data=_clean_data(data, path)
+                block,
+                id=_clean_id(block.id),
+                name=clean_text(block.name),
+                input=clean_json(arguments, f"{path}.input"),
+                provider_id=clean_text(block.provider_id) if block.provider_id is not None else None,
+                malformed_input=clean_text(block.malformed_input) if block.malformed_input is not None else None,
+                provider_data=_clean_data(data, path),
             )
         case ToolResultBlock(content=content):
-            return msgspec.structs.replace(block, content=tuple(_clean(part, path) for part in content))
-        case ImageBlock(provider_data=data) | DocumentBlock(provider_data=data) if data:
-            return msgspec.structs.replace(block, provider_data=_clean_data(data, path))
+            call = _clean_id(block.tool_use_id)
+            return msgspec.structs.replace(
+                block, tool_use_id=call, content=tuple(_clean(part, path) for part in content)
+            )
+        case ImageBlock(media_type=media_type, provider_data=data):
+            media_type = clean_text(media_type)
+            return msgspec.structs.replace(block, media_type=media_type, provider_data=_clean_data(data, path))
+        case DocumentBlock(media_type=media_type, name=name, provider_data=data):
+            media_type, name, data = clean_text(media_type), clean_text(name), _clean_data(data, path)
+            return msgspec.structs.replace(block, media_type=media_type, name=name, provider_data=data)
         case _:
             return block
+
+
+def _clean_id(call: ToolCallId) -> ToolCallId:
+    """Return the id of a call as valid Unicode, another one for each."""
+    return ToolCallId(call.encode("utf-8", "backslashreplace").decode())
 
 
 def _clean_data(data: JsonObject | None, path: str, field: str = "provider_data") -> JsonObject | None:

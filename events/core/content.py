@@ -59,7 +59,10 @@ OPENING_TEXT = "(The conversation begins here.)"
 """What a user says first in a history that begins with an assistant's message."""
 
 CRASHED_IMPORT_TEXT = "Tool execution was interrupted by a crash. Please retry."
-"""The whole result of an unanswered call of an imported history, which is never run."""
+"""The whole result of an open call with which an imported history ends; it is never run."""
+
+NO_RESULT_TEXT = "The imported history has no result of this call, so its outcome is unknown."
+"""The whole result of a call in the midst of an imported history that has none."""
 
 STILL_OPEN_TEXT = "This call was still open at this point of the log; it has no result yet."
 """Stands for the result of a call that is not answered yet, where a history is shown as it is."""

@@ -8,7 +8,7 @@ for each block that is left out, so that the places of the others stay the same;
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -21,14 +21,20 @@ from refold.events.core.content import (
     ResultContent,
     StoredBlock,
     TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
 
-INPUT_NOTE = "(What stood here was set aside, since the provider refused it.)"
+REFUSED = ", since the provider refused it"
+"""Why something is set aside by itself, as its note says it."""
+
+_INPUT_NOTE, _RESULT_NOTE = "(What stood here was set aside{}.)", "The result was set aside{}."
+
+INPUT_NOTE = _INPUT_NOTE.format(REFUSED)
 """Stands for what was said."""
 
-RESULT_NOTE = "The result was set aside, since the provider refused it."
+RESULT_NOTE = _RESULT_NOTE.format(REFUSED)
 """Stands for what a tool returned."""
 
 ALONE_MAX = 4
@@ -41,6 +47,11 @@ _SETTINGS = re.compile(
     r"|container|context_management|modalities)\b"
 )
 """What a request of either wire has beside the conversation."""
+
+_CONTENT = re.compile(
+    r"\b(images?|pictures?|photos?|pdfs?|documents?|attachments?|files?|media|multi-?modal|base64|download(ed|ing)?)\b",
+    re.IGNORECASE,
+)
 
 T = TypeVar("T")
 
@@ -73,31 +84,66 @@ def names_setting(field: object) -> bool:
     return isinstance(field, str) and _SETTINGS.match(field) is not None
 
 
+def speaks_of_content(error: str) -> bool:
+    """Tell whether the words of an error are about an image or a document."""
+    return _CONTENT.search(error) is not None
+
+
+def one_by_one(parts: Sequence[Part]) -> list[Portion]:
+    """Return each of some parts, newest first, and then all of them; of more than a few, quarters."""
+    return [_flat(portion) for portion in _portions([(part,) for part in parts])]
+
+
 def suspects(messages: Sequence[Message], first_new: int, latest_input: int) -> list[Portion]:
     """Return what may be why a provider finds a request wrong, in the order in which it is left out.
 
-    First what is new and no text: such parts are refused most. Then also other messages that are new, such as results,
-    and what an earlier run could not get past; at last what the provider fetches anew for each request, such as an
-    image whose address has expired. Never the text of the latest input.
+    First what is new and no text: such parts are refused most. Then also other messages that it has not taken yet, such
+    as results, what an earlier run could not get past, the model's last answer, and the arguments of its calls. At last
+    what was taken before and may be refused now: what the provider fetches anew for each request, such as an image
+    whose address has expired; and thoughts and blocks that only the provider understands which was asked then. Never
+    the text of the latest input.
 
     Args:
         messages: the history.
-        first_new: place of the first message that the model has not taken yet.
+        first_new: place of the first message that no request with an answer had, and that is no answer.
         latest_input: place of the latest input.
     """
     more = more_than_text(messages, first_new)
+    unsent = max((place for place in range(first_new) if messages[place].role == "assistant"), default=first_new)
     others = [
         parts
-        for place in range(first_new, len(messages))
-        if place != latest_input and (parts := parts_said(place, messages[place]))
+        for place in range(unsent, len(messages))
+        if place != latest_input
+        for parts in (parts_said(place, messages[place]), calls_with_arguments(place, messages[place]))
+        if parts
     ]
     latest = [part for part in more if part.message == latest_input]
-    portions = [_flat(portion) for portion in _portions([(part,) for part in more])]
     said = [_flat(portion) for portion in _portions(others)]
     if said and latest:
         said.append((*said[-1], *latest))
     old = [(part,) for part in more_than_text(messages) if part.message < first_new and _is_fetched(messages, part)]
-    return list(dict.fromkeys((*portions, *said, *(_flat(portion) for portion in _portions(old)))))
+    own = tuple(
+        Part(place, number)
+        for place in range(unsent)
+        for number, block in enumerate(messages[place].content)
+        if messages[place].role == "assistant" and isinstance(block, ThinkingBlock | ProviderBlock)
+    )
+    found = [*one_by_one(more), *said, *(_flat(portion) for portion in _portions(old)), *([own] if own else [])]
+    return list(dict.fromkeys(found))
+
+
+def doubtful(messages: Sequence[Message], first_new: int, latest_input: int) -> list[Portion]:
+    """Return what may be why a server fails that does not say so: what is no text, and no earlier run got past."""
+    return one_by_one([part for part in more_than_text(messages, first_new) if part.message < latest_input])
+
+
+def refused_turn(messages: Sequence[Message], answer: Message | None) -> Portion:
+    """Return what the model refused to answer: all that users said since the last answer, and what it began to say."""
+    first = len(messages)
+    while first > 0 and messages[first - 1].role == "user":
+        first -= 1
+    whole = [*enumerate(messages[first:], first), *([(len(messages), answer)] if answer is not None else [])]
+    return _flat(parts_said(place, message) for place, message in whole)
 
 
 def largest(messages: Sequence[Message], first_new: int) -> list[Portion]:
@@ -130,8 +176,23 @@ def parts_said(place: int, message: Message) -> Portion:
     return tuple(
         Part(place, number)
         for number, block in enumerate(message.content)
-        if not isinstance(block, ToolUseBlock) and _note_for(block) != block
+        if not isinstance(block, ToolUseBlock) and not _is_note(block)
     )
+
+
+def calls_with_arguments(place: int, message: Message) -> Portion:
+    """Return the calls of a message whose arguments may go; the calls stay."""
+    return tuple(
+        Part(place, number)
+        for number, block in enumerate(message.content)
+        if isinstance(block, ToolUseBlock) and (block.input or block.malformed_input)
+    )
+
+
+def by_hand(reason: str) -> str:
+    """Return why a person set something aside, as its note says it."""
+    said = reason.strip().rstrip(".")
+    return f" by hand: {said}" if said else " by hand"
 
 
 def is_more_than_text(block: Block | ResultContent) -> bool:
@@ -146,18 +207,18 @@ def is_more_than_text(block: Block | ResultContent) -> bool:
             return True
 
 
-def noted(message: Message, place: int, parts: Iterable[Part]) -> Message:
-    """Return a message with notes for those of the parts that belong to it."""
+def noted(message: Message, place: int, parts: Iterable[Part], why: str = REFUSED) -> Message:
+    """Return a message with notes for those of the parts that belong to it; a note stays as it is."""
     content = list(message.content)
     for part in parts:
         if part.message != place or part.block >= len(content):
             continue
         block = content[part.block]
         if part.inside is None:
-            content[part.block] = _note_for(block)
+            content[part.block] = _note_for(block, why)
         elif isinstance(block, ToolResultBlock) and part.inside < len(block.content):
             inside = list(block.content)
-            inside[part.inside] = TextBlock(text=INPUT_NOTE)
+            inside[part.inside] = cast("ResultContent", _note_for(inside[part.inside], why))
             content[part.block] = msgspec.structs.replace(block, content=tuple(inside))
     return Message(message.role, tuple(content))
 
@@ -170,13 +231,25 @@ def without(messages: Sequence[Message], parts: Sequence[Part]) -> Sequence[Mess
     return changed
 
 
-def _note_for(block: Block) -> Block:
+def _note_for(block: Block, why: str) -> Block:
+    if _is_note(block):
+        return block
     if isinstance(block, ToolUseBlock):  # The call stays, since its result does.
         return msgspec.structs.replace(block, input={}, malformed_input=None)
     if isinstance(block, ToolResultBlock):
-        note = (TextBlock(text=RESULT_NOTE),)
+        note = (TextBlock(text=_RESULT_NOTE.format(why)),)
         return ToolResultBlock(tool_use_id=block.tool_use_id, content=note, is_error=True, kind="permanent")
-    return TextBlock(text=INPUT_NOTE)
+    return TextBlock(text=_INPUT_NOTE.format(why))
+
+
+def _is_note(block: Block) -> bool:
+    match block:
+        case TextBlock(text=text):
+            return text.startswith(_INPUT_NOTE.partition("{")[0])
+        case ToolResultBlock(content=(TextBlock(text=text),), is_error=True):
+            return text.startswith(_RESULT_NOTE.partition("{")[0])
+        case _:
+            return False
 
 
 def _portions(items: Sequence[T]) -> list[tuple[T, ...]]:

@@ -27,12 +27,13 @@ from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Recorded, WaitUntil
 from refold.events.model.configuration import AgentConfiguration, RunOptions
 from refold.events.model.context_window import summary_fault
+from refold.events.model.refused import by_hand
 from refold.events.model.spending import price_of
 from refold.events.session import commands
 from refold.events.session import events as ev
 from refold.events.session.normalise import imported_messages
 from refold.events.session.react import pending
-from refold.events.session.set_aside import asides_named, require_undoable
+from refold.events.session.set_aside import asides, require_undoable
 from refold.events.session.state import (
     CALL_ID,
     ONLY_THOUGHT,
@@ -262,16 +263,17 @@ def _admit_clear(state: SessionState, command: commands.ClearHistory) -> ev.Sess
 
 
 def _admit_aside(state: SessionState, command: commands.SetContentAside) -> ev.SessionEvent | Recorded:
-    given: tuple[object, ...] = (command.messages, command.calls)
-    given = given if command.part is None else (*given, command.part)
-    if (recorded := _recorded(state, "aside", command.key, given)) is not None:
+    if (recorded := _recorded(state, "aside", command.key, command.named)) is not None:
         return recorded
     if state.run is not None:
         raise CommandRejected(f"{state.run.id} is under way; cancel it, or set something aside after it")
-    aside = asides_named(state, command)
+    if command.at < max(state.summarised, state.cleared):
+        raise CommandRejected("the history was summarised or cleared meanwhile; name again what is to be set aside")
+    aside = asides(state, command.parts, by_hand(command.reason))
     if not aside:
         raise CommandRejected("nothing of it is in what the model is shown; it was set aside, summarised or cleared")
-    return ev.InputSetAside(messages=aside, reason=command.reason, key=command.key, digest=content_digest(given))
+    digest = content_digest(command.named)
+    return ev.InputSetAside(messages=aside, reason=command.reason, key=command.key, digest=digest)
 
 
 def _admit_taking_back(state: SessionState, command: commands.TakeContentBack) -> ev.SessionEvent | Recorded:

@@ -11,7 +11,7 @@ from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Mes
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
-from refold.events.model.refused import RefusedParts
+from refold.events.model.refused import Part, RefusedParts
 from refold.events.session.events import Verdict
 
 
@@ -37,13 +37,14 @@ class ImportHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetContentAside(msgspec.Struct, frozen=True, kw_only=True):
-    """Leave messages, or results of calls, out of later requests."""
+    """Leave parts of the history out of later requests."""
 
-    messages: tuple[Message, ...] = ()
-    """As they were said."""
-    calls: tuple[ToolCallId, ...] = ()
-    part: int | None = None
-    """Only the block at this place in the message, or in the content of the result, from 0; None = all of it."""
+    named: tuple[int, int | None, int | None]
+    """The version, the message and the part that a person named; the key is of these."""
+    parts: tuple[Part, ...]
+    """Where that stands."""
+    at: int
+    """Version of the session at which it stood there."""
     reason: str = ""
     key: str | None = None
 

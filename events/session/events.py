@@ -211,7 +211,8 @@ class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_respon
     """What the provider said of why the model stopped, if anything; of a refusal, and of an answer that was cut before
     its first word, at least the reason itself."""
     refused: RefusedParts | None = None
-    """What its request was without, since the provider had refused one with it; it is set aside."""
+    """What is set aside: what its request was without, since the provider had refused one with it, and the turn that
+    the model refused to answer."""
 
 
 class ModelInterrupted(Event, frozen=True, kw_only=True, tag="session.model_interrupted.v1"):

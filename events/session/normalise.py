@@ -19,7 +19,7 @@ import msgspec
 
 from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
 from refold.events.core.content import (
-    CRASHED_IMPORT_TEXT,
+    NO_RESULT_TEXT,
     OPENING_TEXT,
     AnswerContent,
     Block,
@@ -153,7 +153,8 @@ def _answer_content(placed: Placed, prefix: str, calls: int) -> tuple[tuple[Bloc
 def _user_content(placed: Placed, open_calls: Sequence[tuple[ToolCallId, ToolResultBlock | None]]) -> tuple[Block, ...]:
     """Return a user's blocks: one result for each open call, in the order of the calls, then everything else."""
     blocks: list[Block] = [
-        _renamed(result, call) if result is not None else _interrupted(call) for call, result in open_calls
+        _renamed(result, call) if result is not None else error_result(call, "crashed", NO_RESULT_TEXT)
+        for call, result in open_calls
     ]
     for place, block in placed:
         if isinstance(block, ToolUseBlock | ThinkingBlock):
@@ -169,10 +170,6 @@ def _renamed(result: ToolResultBlock, call: ToolCallId) -> ToolResultBlock:
         content = (TextBlock(text=UNEXPLAINED_TEXT),)
     kind = (result.kind or "permanent") if result.is_error else None
     return ToolResultBlock(tool_use_id=call, content=content, is_error=result.is_error, kind=kind)
-
-
-def _interrupted(call: ToolCallId) -> ToolResultBlock:
-    return error_result(call, "crashed", CRASHED_IMPORT_TEXT)
 
 
 ARGUMENTS_BYTES_MAX = 256 * 1024

@@ -7,46 +7,24 @@ aside can be taken back.
 
 from collections.abc import Sequence
 
-from refold.events.core.content import Block, Message, TextBlock, ToolResultBlock, ToolUseBlock
+from refold.events.core.content import Block, Message, TextBlock
 from refold.events.core.errors import CommandRejected
-from refold.events.model.refused import INPUT_NOTE, Part, is_more_than_text, noted, parts_said
-from refold.events.session.commands import SetContentAside
+from refold.events.model.refused import INPUT_NOTE, REFUSED, Part, is_more_than_text, noted
 from refold.events.session.events import SetAside
 from refold.events.session.state import SessionState
 
 
-def asides(state: SessionState, parts: Sequence[Part]) -> tuple[SetAside, ...]:
+def asides(state: SessionState, parts: Sequence[Part], why: str = REFUSED) -> tuple[SetAside, ...]:
     """Return what comes to stand for the messages that have some of the parts, oldest first."""
     places = sorted({part.message for part in parts if part.message < len(state.messages)})
-    found = (SetAside(place=place, stands=noted(state.messages[place], place, parts)) for place in places)
+    found = (SetAside(place=place, stands=noted(state.messages[place], place, parts, why)) for place in places)
     return tuple(aside for aside in found if aside.stands != state.messages[aside.place])
 
 
-def asides_named(state: SessionState, command: SetContentAside) -> tuple[SetAside, ...]:
-    """Return what stands for what a person names: messages as they were said, results of calls, or a part of one."""
-    parts: list[Part] = []
-    for place, message in enumerate(state.messages):
-        said = message in command.messages or _first_said(state, place) in command.messages
-        if said and command.part is not None:
-            parts.append(Part(place, command.part))
-        elif said:
-            parts.extend(parts_said(place, message))
-            if message.role == "assistant":
-                parts.extend(Part(place, number) for number, block in _calls_in(message) if block.input)
-        for number, block in enumerate(message.content):
-            if isinstance(block, ToolResultBlock) and block.tool_use_id in command.calls:
-                parts.append(Part(place, number, command.part))
-    return asides(state, parts)
-
-
-def _calls_in(message: Message) -> list[tuple[int, ToolUseBlock]]:
-    return [(number, block) for number, block in enumerate(message.content) if isinstance(block, ToolUseBlock)]
-
-
-def _first_said(state: SessionState, place: int) -> Message | None:
-    """Return a message as it was before anything of it was set aside; None = nothing was."""
+def first_said(state: SessionState, place: int) -> Message:
+    """Return a message of the history as it was before anything of it was set aside."""
     found = (aside.stands for kept in state.asides.values() for aside in kept if aside.place == place)
-    return next(found, None)
+    return next(found, state.messages[place])
 
 
 def require_undoable(state: SessionState, aside: int) -> None:

@@ -20,6 +20,7 @@ from refold.events.core.content import (
     CRASHED_TEXT,
     STILL_OPEN_TEXT,
     Block,
+    JsonObject,
     Message,
     StoredBlock,
     TextBlock,
@@ -443,12 +444,16 @@ TOLD_CHARACTERS_MAX = 1_000
 """A provider's words for why a model stopped are cut after so many characters, where they are part of a message."""
 
 
-def told_reasons(event: ev.ModelResponded) -> list[str]:
+def told_reasons(details: JsonObject) -> list[str]:
     """Return what the provider said in words of why the model stopped: a category, an explanation, or neither."""
-    details = event.stop_details or {}
     return [
         str(details[key])[:TOLD_CHARACTERS_MAX].rstrip(".") for key in ("category", "explanation") if details.get(key)
     ]
+
+
+def refusal_words(details: JsonObject) -> str:
+    """Return that the model refused, and why, given what the provider said of it."""
+    return f"{': '.join(['The model refused to answer', *told_reasons(details)])}."
 
 
 def useless_for_good(event: ev.ModelResponded) -> Ending | None:
@@ -462,7 +467,7 @@ def useless_for_good(event: ev.ModelResponded) -> Ending | None:
         return None
     silent = not says_something(event.content)
     if event.stop_reason == "refusal" and (silent or event.rejected):
-        return Ending("failed", "refused", f"{': '.join(['The model refused to answer', *told_reasons(event)])}.")
+        return Ending("failed", "refused", refusal_words(details))
     if event.stop_reason == "max_tokens" and silent:
         limit = "the token limit" if details.get("type") == event.stop_reason else f"a limit ({details.get('type')})"
         return Ending("failed", "truncated_answers", f"The answer was cut at {limit} before its first word.")

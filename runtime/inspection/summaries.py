@@ -6,8 +6,11 @@ No machine reads them. The rule: nothing is made safe for a terminal here; `refo
 import msgspec
 
 from refold.events.core.content import (
+    CRASHED_IMPORT_TEXT,
+    NO_RESULT_TEXT,
     Block,
     DocumentBlock,
+    ErrorKind,
     ImageBlock,
     JsonObject,
     ProviderBlock,
@@ -102,7 +105,7 @@ def _run_words(event: Event) -> str:
         case ev.ModelResponded(content=content, stop_reason=stop_reason, request=request):
             words = content_words(content) or "(empty)"
             if stop_reason not in ("end_turn", "tool_use"):
-                words = f"{words} ({': '.join([stop_reason, *told_reasons(event)])})"
+                words = f"{words} ({': '.join([stop_reason, *told_reasons(event.stop_details or {})])})"
             done = "; ".join(request_words(request))
             return f"{words} ({done})" if done else words
         case ev.ModelInterrupted(turn=turn, content=content):
@@ -158,7 +161,7 @@ def _call_words(event: Event) -> str:
         case ev.ToolCallCompleted(call=call, content=content, ends_run=ends_run):
             return f"{call}: {content_words(content)}{' (ends the run)' if ends_run else ''}"
         case ev.ToolCallFailed(call=call, kind=kind, content=content):
-            return f"{call} ({kind}): {content_words(content)}"
+            return f"{call} ({kind_words(kind, content)}): {content_words(content)}"
         case ev.ToolCallWaiting(call=call, waits=waits):
             return f"{call} {'waits for a person' if waits else 'goes on'}"
         case ev.ToolResultLate(call=call, kind=kind, content=content):
@@ -255,6 +258,12 @@ def block_words(block: Block) -> str:
             return f"{tool}({malformed})"
         case _:
             return content_words(block.content)
+
+
+def kind_words(kind: ErrorKind, content: tuple[Block, ...]) -> str:
+    """Return the kind of an error result in words: a call without a result in an imported history crashed nowhere."""
+    text = content[0].text if len(content) == 1 and isinstance(content[0], TextBlock) else ""
+    return "no result in the imported history" if text in (CRASHED_IMPORT_TEXT, NO_RESULT_TEXT) else kind
 
 
 def effect_words(effect: Effect) -> str:

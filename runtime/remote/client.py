@@ -53,7 +53,7 @@ from refold.remote.protocol import (
     Refused,
     done,
     key_in_session,
-    named_event,
+    named_content,
     session_command,
 )
 from refold.sessions.reads import sessions_below
@@ -318,7 +318,7 @@ class _Round:
         try:
             if state.configuration is None and isinstance(entry.command, InboxSend):
                 raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
-            named = await named_event(self._store, self._session, entry.command)
+            named = await named_content(self._store, self._session, entry.command)
             command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key), named)
             (command,), kept = without_secrets(self._redaction, (command,), payloads)
             planned, batch = decided(state, self._session, command, self._clock.now_us(), self._redaction)

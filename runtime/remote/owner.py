@@ -35,7 +35,7 @@ from refold.remote.protocol import (
     SessionRow,
     done,
     key_in_session,
-    named_event,
+    named_content,
     session_command,
 )
 from refold.sessions.access import hooked_input, require_size
@@ -187,7 +187,7 @@ class InboxReader:
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
                 f"{context.agents[0]!r}"
             )
-        asked, payloads = session_command(command, key, await named_event(context.store, session, command))
+        asked, payloads = session_command(command, key, await named_content(context.store, session, command))
         hooks = context.hooks_of(agent)
         if isinstance(asked, SendInput):
             require_size(asked.content, context.settings.input_bytes_max)

@@ -24,11 +24,11 @@ from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, ch
 from refold.events.model.configuration import RunOptions
 from refold.events.session.commands import CancelRun, DecideApproval, SendInput, SetContentAside, TakeContentBack
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import CancelRequested, SessionEvent, recorded_reason
+from refold.events.session.events import CancelRequested, recorded_reason
 from refold.events.session.state import run_of_input
 from refold.keeping.deletion import Deletion
-from refold.sessions.access import Input, aside_command, checked_key, input_blocks, input_content, take_back_command
-from refold.sessions.reads import event_at
+from refold.sessions.access import Input, checked_key, input_blocks, input_content
+from refold.sessions.named_content import NamedContent, aside_command, content_at, take_back_command
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
 
@@ -208,14 +208,14 @@ class Inbox:
 
 
 def session_command(
-    command: SessionRow, key: str, named: SessionEvent | None = None
+    command: SessionRow, key: str, named: NamedContent | None = None
 ) -> tuple[SendInput | CancelRun | DecideApproval | SetContentAside | TakeContentBack, dict[PayloadHash, bytes]]:
     """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected.
 
     Args:
         command: what the row says.
         key: of the row.
-        named: the event whose version it names; see `named_event`.
+        named: what it names; see `named_content`.
 
     Raises:
         ConfigError: that event brought nothing that could be set aside.
@@ -229,14 +229,15 @@ def session_command(
         case InboxDecide(call=call, allow=allow, reason=reason, always=always):
             return DecideApproval(call=call, allowed=allow, reason=reason, always=always, key=key), {}
         case InboxSetAside(version=version, message=message, part=part, reason=reason):
+            assert named is not None
             return aside_command(named, version, message, part, reason, key), {}
         case InboxTakeBack(version=version, reason=reason):
             return take_back_command(version, reason, key), {}
 
 
-async def named_event(store: EventStore, session: SessionId, command: InboxCommand) -> SessionEvent | None:
-    """Return the event whose version a command names, if it names one."""
-    return await event_at(store, session, command.version) if isinstance(command, InboxSetAside) else None
+async def named_content(store: EventStore, session: SessionId, command: InboxCommand) -> NamedContent | None:
+    """Return what the event brought whose version a command names, if it names one to be set aside."""
+    return await content_at(store, session, command.version) if isinstance(command, InboxSetAside) else None
 
 
 def key_in_session(keys: Container[str], key: str) -> str:

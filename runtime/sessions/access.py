@@ -41,21 +41,8 @@ from refold.events.session.commands import (
     ResumeRun,
     SendInput,
     SessionCommand,
-    SetContentAside,
-    TakeContentBack,
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.events import (
-    ContextPrepared,
-    HistoryImported,
-    InputQueued,
-    ModelResponded,
-    SessionEvent,
-    TimerSet,
-    ToolCallCompleted,
-    ToolCallFailed,
-    recorded_reason,
-)
 from refold.events.session.state import SessionState
 from refold.sessions.reads import content_by_hash
 from refold.stores.folding import Fold
@@ -173,53 +160,6 @@ def import_command(messages: Sequence[Message], key: str | None) -> tuple[Import
         kept.append(Message(message.role, content))
         payloads.update(large)
     return ImportHistory(messages=tuple(kept), key=checked_key(key)), payloads
-
-
-def aside_command(
-    event: SessionEvent | None, version: int, message: int | None, part: int | None, reason: str, key: str | None
-) -> SetContentAside:
-    """Return the command that leaves what an event brought out of later requests; or raise ConfigError."""
-    why, checked = recorded_reason(reason), checked_key(key)
-    if isinstance(event, ToolCallCompleted | ToolCallFailed):
-        _require_place("part", part, len(event.content), version)
-        _require_place("message", message, 0, version)
-        return SetContentAside(calls=(event.call,), part=part, reason=why, key=checked)
-    said = _messages_of(event)
-    if not said:
-        raise ConfigError(f"version {version} brought nothing that a model is shown; `refold show --events` lists all")
-    _require_place("message", message, len(said), version)
-    if message is not None:
-        said = (said[message],)
-    elif isinstance(event, HistoryImported) and part is None:
-        said = tuple(one for one in said if one.role == "user")
-    if part is not None:
-        one, *others = said
-        if others:
-            raise ConfigError(f"version {version} brought {len(said)} messages; say of which the part is")
-        _require_place("part", part, len(one.content), version)
-    return SetContentAside(messages=said, part=part, reason=why, key=checked)
-
-
-def take_back_command(version: int, reason: str, key: str | None) -> TakeContentBack:
-    """Return the command that shows again what was set aside."""
-    return TakeContentBack(aside=version, reason=recorded_reason(reason), key=checked_key(key))
-
-
-def _messages_of(event: SessionEvent | None) -> tuple[Message, ...]:
-    match event:
-        case InputQueued(content=content) | TimerSet(content=content):
-            return (Message("user", content),)
-        case HistoryImported(messages=messages) | ContextPrepared(summary=messages):
-            return messages
-        case ModelResponded(content=content):
-            return (Message("assistant", content),)
-        case _:
-            return ()
-
-
-def _require_place(name: str, place: int | None, length: int, version: int) -> None:
-    if place is not None and (type(place) is not int or not 0 <= place < length):
-        raise ConfigError(f"version {version} has {length} {name}s to name, counted from 0; {place!r:.80} is none")
 
 
 def checked_key(key: str | None) -> str | None:

@@ -19,10 +19,10 @@ from refold.events.core.content import (
     TextBlock,
 )
 from refold.events.core.errors import ConfigError, LogFormatError
-from refold.events.core.ids import AgentId, PayloadHash, SessionId, StreamName, kind_and_identifier, stream_name
+from refold.events.core.ids import AgentId, PayloadHash, SessionId, StreamName, kind_and_identifier
 from refold.events.model.configuration import payload_hash
 from refold.events.model.payloads import whole_block
-from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.core import SESSION_KIND
 from refold.events.session.events import SessionEvent, SessionOpened, ToolApprovalRequested
 from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
 from refold.stores.event_store import EventStore
@@ -148,11 +148,3 @@ async def sessions_below(
                 yield found
             if not (own := children_prefix(found)).startswith(prefix):  # The id is so long that its hash stands there.
                 prefixes.append(own)
-
-
-async def event_at(store: EventStore, session: SessionId, version: int) -> SessionEvent | None:
-    """Return the event of a session at a version, or None if there is none."""
-    if type(version) is not int or version < 1:
-        return None
-    stored = await store.read_stream(stream_name(SESSION_KIND, session), after_version=version - 1, limit=1)
-    return next(iter(SESSION_CODEC.decode_all(stored)), None)

@@ -40,7 +40,6 @@ from refold.sessions.access import (
     Input,
     RunOverrides,
     SessionAccess,
-    aside_command,
     checked_flag,
     checked_key,
     checked_name,
@@ -48,11 +47,11 @@ from refold.sessions.access import (
     import_command,
     input_blocks,
     run_options,
-    take_back_command,
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
+from refold.sessions.named_content import aside_command, content_at, take_back_command
 from refold.sessions.outcome import RunResult, Spent, TurnResult
-from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, event_at, metadata_in, sessions_below
+from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, sessions_below
 from refold.sessions.run_handle import RunHandle, RunWatcher, begin
 from refold.sessions.stream import RunStream
 from refold.stores.values.backend import PersistenceBackend, save_in
@@ -353,8 +352,8 @@ class Session(Generic[Out_co]):
             CommandRejected: a run is under way, or what that event brought is not in what the model is shown.
             ConfigError: there is no such version, message or part, or it brought nothing that a model is shown.
         """
-        event = await event_at(self._context.store, self.id, version)
-        await self._access.ask(aside_command(event, version, message, part, reason, key))
+        named = await content_at(self._context.store, self.id, version)
+        await self._access.ask(aside_command(named, version, message, part, reason, key))
 
     async def take_back(self, version: int, *, reason: str = "", key: str | None = None) -> None:
         """Show a model again what was set aside, by hand or by itself.

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from refold.providers.openai.provider import OpenAIFormat
 from refold.replay import recorded_request, replay
 from tests.runtime.command_line import run
 
+HAND_NOTE = "(What stood here was set aside by hand.)"
 BROKEN = refold.ImageBlock(media_type="image/png", data=b"broken")
 
 
@@ -35,7 +37,7 @@ class Picky:
 
     async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
         self.requests.append(request)
-        if any(has_image(message.content) or self.word in message.text for message in request.messages):
+        if any(has_image(message.content) for message in request.messages) or self.word in repr(request.messages):
             raise refold.ProviderError("Could not process image", kind="invalid_request", status=400)
         return self.answers.pop(0) if self.answers else refold.say("Yes.")
 
@@ -45,6 +47,8 @@ def picture() -> list[refold.TextBlock | refold.ImageBlock]:
     return [refold.TextBlock(text="Here it is."), BROKEN]
 
 
+ECHO = refold.TextBlock(text="Tea.")
+BRINGING = ("HistoryImported", "InputQueued", "TimerSet", "ModelResponded")
 CALL = refold.ModelResponse(content=(refold.use("picture", {}),), stop_reason="tool_use")
 OLD = [
     refold.Message("user", (refold.TextBlock(text="Old."), BROKEN)),
@@ -203,7 +207,141 @@ async def test_a_text_that_no_run_got_past_is_set_aside_by_a_later_one_and_the_l
         assert (await session.send("Are you there?")).outcome == refold.Completed()
         assert said_by_user(provider.requests[-1].messages) == [INPUT_NOTE, "Are you there?"]
         assert isinstance((await session.send("more poison")).outcome, refold.Failed)
-        assert len(provider.requests) == 4, "what was taken is not suspected"
+        assert len(provider.requests) == 5, "of what was taken only the last answer is suspected"
+
+
+THOUGHT = refold.ThinkingBlock(thinking="Hm.", signature="poison")
+OWN: dict[str, tuple[list[refold.ModelResponse], str]] = {
+    "its answer": ([refold.say("It is poison.")], INPUT_NOTE),
+    "the arguments of its call": (
+        [refold.ModelResponse(content=(refold.use("show", {"of": "poison"}),), stop_reason="tool_use")],
+        "input={}",
+    ),
+    "thoughts that only another provider can read": (
+        [refold.ModelResponse(content=(THOUGHT, refold.TextBlock(text="So."))), refold.say("Yes."), refold.say("Yes.")],
+        INPUT_NOTE,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OWN)
+async def test_what_the_model_said_itself_is_set_aside_where_its_provider_refuses_it(tmp_path: Path, what: str) -> None:
+    answers, stands = OWN[what]
+    log, config = tmp_path / "events.db", refold.AgentConfig(model="m")
+
+    @refold.tool(tier="observe", effect="pure")
+    def show(of: str) -> str:
+        return "Here it is."
+
+    first = Picky(*answers, word="poison" if len(answers) == 1 else "nothing")
+    for provider in (first, Picky()):
+        async with refold.AgentRuntime(config, provider=provider, tools=[show], log=log) as runtime:
+            session = await runtime.session("a")
+            for number in range(max(len(answers), 2)):
+                assert (await session.send(f"{number}?")).outcome == refold.Completed()
+            left = repr(await session.history())
+    assert "poison" not in left
+    assert stands in left
+    assert (await check_log(log)).sound
+    (await replay(log)).raise_for_divergence()
+
+
+FAILURES: list[tuple[refold.ProviderError, list[int]]] = [
+    (refold.ProviderError("Unable to download the image", kind="invalid_request", status=404), [2]),
+    (refold.ProviderError("Not found", kind="invalid_request", status=404), [1, 2]),
+    (refold.ProviderError("Failed to process image", kind="server", status=500, retryable=True), [3]),
+    (refold.ProviderError("Internal error", kind="server", status=500, retryable=True), [1, 3]),
+    (refold.ProviderError("the body is not JSON", kind="malformed", retryable=True), [1, 3]),
+    (refold.ProviderError("image service busy", kind="overloaded", status=503, retryable=True), [1, 1, 1]),
+    (refold.ProviderError("no such model", kind="invalid_request", field="model", status=404), [1, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(("error", "asks"), FAILURES, ids=lambda value: str(value))
+async def test_a_server_that_fails_on_an_image_spoils_no_session_and_one_that_is_down_costs_none(
+    error: refold.ProviderError, asks: list[int]
+) -> None:
+    """Where nothing tells that it is the image, only what no earlier run got past, and only after the same again."""
+    counts, asked = [0], 0
+
+    def fails(request: refold.ModelRequest) -> refold.ModelResponse:
+        counts[-1] += 1
+        if any(map(has_image, (message.content for message in request.messages))):
+            raise error
+        return refold.say("Yes.")
+
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=fails) as runtime:
+        session = await runtime.session("a")
+        for asked, _ in enumerate(asks):
+            sent = await session.send(["What is this?", BROKEN] if asked == 0 else "Are you there?")
+            counts.append(0)
+        assert counts[:-1] == asks
+        spoiled = isinstance(sent.outcome, refold.Failed)
+        assert spoiled == (asks[-1] == 1)
+        assert len(await asides_of(session)) == (0 if spoiled else 1)
+
+
+async def test_a_server_that_fails_once_more_by_chance_costs_no_image() -> None:
+    down = refold.ProviderError("Internal error", kind="server", status=500, retryable=True)
+    provider = refold.ScriptedProvider([down, down, "A cat."])
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider) as runtime:
+        session = await runtime.session("a")
+        assert isinstance(await image_sent(session), refold.Failed)
+        assert (await session.send("And now?")).text == "A cat."
+        assert has_image(provider.requests[-1].messages[0].content)
+
+
+def declined(text: str, category: str) -> refold.ModelResponse:
+    details: dict[str, object] = {"type": "refusal", "category": category}
+    content = (refold.TextBlock(text=text),) if text else ()
+    return refold.ModelResponse(content=content, stop_reason="refusal", stop_details=details)
+
+
+REFUSALS: dict[str, tuple[refold.ModelResponse, list[str]]] = {
+    "a classifier": (declined("", "cyber"), ["user: (…)"]),
+    "a classifier, after the first words": (declined("First", "cyber"), ["user: (…)", "assistant: (…)"]),
+    "a filter, before the first word": (declined("", "content_filter"), ["user: (…)"]),
+    "a filter, after the first words": (declined("First", "content_filter"), ["user: poison", "assistant: First"]),
+    "the model, in words": (
+        refold.ModelResponse(content=(refold.TextBlock(text="I cannot."),), stop_reason="refusal"),
+        ["user: poison", "assistant: I cannot."],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+async def test_a_turn_that_a_classifier_refused_is_set_aside_and_the_conversation_goes_on(
+    tmp_path: Path, what: str
+) -> None:
+    """As Anthropic advises: such a turn would be refused again as long as it is in the context."""
+    answer, left = REFUSALS[what]
+    log, provider = tmp_path / "events.db", refold.ScriptedProvider(["Hello.", answer, "Yes.", "Yes."])
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, log=log) as runtime:
+        session = await runtime.session("a")
+        await session.send("Hello?")
+        result = await session.send("poison")
+        assert len(provider.requests) == 2
+        assert isinstance(result.outcome, refold.Failed if not answer.content else refold.Completed)
+        await session.send("And now?")
+        lines = [f"{one.role}: {one.text}".replace(INPUT_NOTE, "(…)") for one in provider.requests[-1].messages]
+        assert lines == ["user: Hello?", "assistant: Hello.", *left, "user: And now?"]
+        asides = await asides_of(session)
+        category = (answer.stop_details or {}).get("category")
+        told = [f"The model refused to answer: {category}."] if "(…)" in left[0] else []
+        assert [reason for _, reason in asides] == told
+        for version, _ in asides:
+            await session.take_back(version)
+            assert "poison" in repr(await session.history())
+    (await replay(log)).raise_for_divergence()
+
+
+async def test_results_that_a_classifier_refused_are_set_aside_and_the_input_stays() -> None:
+    provider = refold.ScriptedProvider([CALL, declined("", "bio"), "Yes."])
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, tools=[picture]) as runtime:
+        session = await runtime.session("a")
+        assert isinstance((await session.send("Show me.")).outcome, refold.Failed)
+        assert (await session.send("And now?")).text == "Yes."
+        assert said_by_user(provider.requests[-1].messages) == ["Show me.", RESULT_NOTE, "And now?"]
 
 
 async def test_an_address_that_has_expired_is_set_aside_though_it_was_taken_before() -> None:
@@ -301,14 +439,14 @@ async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tm
         (imported,), (one, _), (_, asked, _), (result,) = versions.values()
         whole = await session.history()
         cases: list[tuple[int, dict[str, Any], str, str]] = [
-            (one, {}, "One", INPUT_NOTE),
-            (imported, {"message": 1}, "I see.", INPUT_NOTE),
-            (imported, {"message": 0, "part": 1}, "Older.", INPUT_NOTE),
-            (asked, {"part": 0}, "I look.", INPUT_NOTE),
+            (one, {}, "One", HAND_NOTE),
+            (imported, {"message": 1}, "I see.", HAND_NOTE),
+            (imported, {"message": 0, "part": 1}, "Older.", HAND_NOTE),
+            (asked, {"part": 0}, "I look.", HAND_NOTE),
             (asked, {"part": 1}, "{'of': 'tea'}", "input={}"),
             (asked, {}, "{'of': 'tea'}", "input={}"),
-            (result, {"part": 1}, "Enjoy.", INPUT_NOTE),
-            (result, {}, "Here is tea.", RESULT_NOTE),
+            (result, {"part": 1}, "Enjoy.", HAND_NOTE),
+            (result, {}, "Here is tea.", "The result was set aside by hand."),
         ]
         for version, place, gone, stands in cases:
             await session.set_aside(version, **place)
@@ -338,6 +476,58 @@ async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tm
     (await replay(log)).raise_for_divergence()
 
 
+async def test_one_of_several_that_say_the_same_is_set_aside_and_taken_back_alone(tmp_path: Path) -> None:
+    same = [refold.Message("user", (refold.TextBlock(text="Tea."),)), refold.Message("assistant", (ECHO,))] * 2
+    echoes = Picky(*(refold.ModelResponse(content=(ECHO,)) for _ in range(9)))
+    log = tmp_path / "events.db"
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=echoes, log=log) as runtime:
+        session = await runtime.session("a")
+        await session.import_history(same)
+        await session.send("Tea.")
+        await session.send("Tea.", at=datetime.now(UTC) - timedelta(days=1))
+        events = [event async for event in session.events()]
+        named = {name: [one.version for one in events if type(one.event).__name__ == name] for name in BRINGING}
+        ((imported,), (first, _), (second,), answers) = named.values()
+        whole = await session.history()
+        cases: list[tuple[int, dict[str, Any], int]] = [
+            (imported, {"message": 0}, 0),
+            (imported, {"message": 3}, 3),
+            (first, {"part": 0}, 4),
+            (second, {}, 6),
+            (answers[1], {}, 7),
+        ]
+        for version, place, stands in cases:
+            await session.set_aside(version, **place)
+            left = await session.history()
+            assert [one for one in range(len(whole)) if left[one] != whole[one]] == [stands], (version, place)
+            await session.take_back((await asides_of(session))[-1][0])
+            assert await session.history() == whole
+    (await replay(log)).raise_for_divergence()
+
+
+async def test_an_input_that_stands_behind_a_summary_of_its_run_is_found_there() -> None:
+    calls = iter([refold.ModelResponse(content=(refold.use("tell"),), stop_reason="tool_use")] * 6)
+
+    def answer(request: refold.ModelRequest) -> refold.ModelResponse:
+        if not request.tools:
+            return refold.say("Summary.")
+        return next(calls, refold.say("Done."))
+
+    @refold.tool(tier="observe", effect="pure")
+    def tell() -> str:
+        return "word " * 40
+
+    window = refold.Summarising(320, keep_tokens=100)
+    async with refold.AgentRuntime(
+        refold.AgentConfig(model="m"), provider=answer, tools=[tell], context=window
+    ) as runtime:
+        session = await runtime.session("a")
+        assert (await session.send("Tell me.")).outcome == refold.Completed()
+        assert said_by_user((await session.history())[:2])[1] == "Tell me."
+        await session.set_aside(3)
+        assert said_by_user((await session.history())[:2])[1] == HAND_NOTE
+
+
 async def test_keys_and_the_order_of_undoing_hold() -> None:
     async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=Picky()) as runtime:
         session = await runtime.session("a")
@@ -348,7 +538,9 @@ async def test_keys_and_the_order_of_undoing_hold() -> None:
             await session.set_aside(3, part=1, key="k")
         await session.set_aside(3, reason="all of it")
         first, second = [version for version, _ in await asides_of(session)]
-        assert said_by_user(await session.history()) == [2 * INPUT_NOTE]
+        assert said_by_user(await session.history()) == [
+            f"{HAND_NOTE}(What stood here was set aside by hand: all of it.)"
+        ]
         with pytest.raises(CommandRejected, match="nothing of it"):
             await session.set_aside(3)
         with pytest.raises(CommandRejected, match=f"version {second} set more"):
@@ -367,20 +559,21 @@ def test_the_command_and_a_connection_set_aside_in_a_log_that_no_runtime_owns(tm
         session = runtime.session("a")
         for text in ("One", "Two"):
             session.send(text)
-    assert run("set-aside", log, "a", 3, "--part", 0, "--reason", "private").exit_code == 0
+    undo = run("set-aside", log, "a", 3, "--part", 0, "--reason", "private").stdout.splitlines()[-1]
     assert run("set-aside", log, "a", 3).exit_code == 1
     assert run("set-aside", log, "a", 1).exit_code == 1
     assert run("set-aside", log, "a", 0).exit_code == 2
     assert run("set-aside", log, "a", 3, "--undo", "--part", 0).exit_code == 2
     with refold.connect(log) as connection:
         connected = connection.session("a")
-        assert said_by_user(connected.history())[0] == INPUT_NOTE
+        assert said_by_user(connected.history())[0] == "(What stood here was set aside by hand: private.)"
         with pytest.raises(CommandRejected, match="brought nothing"):
             connected.set_aside(2)
         shown = run("show", log, "a").stdout
         assert "message 1 of the history is left out of later requests: private" in shown
         aside = next(event.version for event in connected.events() if isinstance(event.event, InputSetAside))
-        assert run("set-aside", log, "a", aside, "--undo").exit_code == 0
+        assert undo.removeprefix("to show it again: refold ") == f"set-aside --undo {log} a {aside}"
+        assert run(*undo.split()[5:]).exit_code == 0
         assert run("set-aside", log, "a", aside, "--undo").exit_code == 1
         assert said_by_user(connected.history())[0] == "One"
         assert connected.set_aside(3)

@@ -226,8 +226,11 @@ class Life:
                     retryable=draw.random() < 0.7,
                     retry_after_s=wait_s,
                 )
-            case 6 if said := [message for message in self._state.messages if message.role == "user"]:
-                return commands.SetContentAside(messages=(draw.choice(said),), key=draw.choice((key, None)))
+            case 6 if history := self._state.messages:
+                place = draw.randrange(len(history))
+                part = Part(place, draw.randrange(len(history[place].content)))
+                named, at = (self._state.version, None, None), self._state.version
+                return commands.SetContentAside(named=named, parts=(part,), at=at, key=draw.choice((key, None)))
             case 7 if observed.asides:
                 aside = draw.choice(observed.asides).version
                 return commands.TakeContentBack(aside=aside, key=draw.choice((key, None)))

@@ -41,6 +41,7 @@ from refold.actors import ManualClock
 from refold.events.core.content import (
     DocumentBlock,
     StoredBlock,
+    text_of,
 )
 from refold.events.core.ids import PayloadHash, ToolCallId
 from refold.events.session.events import ModelResponded, ToolApprovalRequested
@@ -207,10 +208,15 @@ async def test_an_on_event_that_raises_a_base_exception_gets_it_back(log: EventS
 
 
 async def test_an_imported_history_loses_its_lone_surrogates(log: EventStore) -> None:
-    call = ToolUseBlock(id=ToolCallId("a"), name="\ud800", input={"k": "\ud800"})
+    ids = [ToolCallId(f"call\ud800{last}") for last in "\udfff\udffe"]
+    calls = [ToolUseBlock(id=each, name="\ud800", input={"k": "\ud800"}, provider_id="\ud800") for each in ids]
+    results = [ToolResultBlock(tool_use_id=each, content=(TextBlock(text=f"{each!a}"),)) for each in ids]
     messages = [
         user(TextBlock(text="\ud800" * 50_000)),
-        Message("assistant", (ThinkingBlock(thinking="\ud800"), call)),
+        Message("assistant", (ThinkingBlock(thinking="\ud800"), *calls)),
+        user(
+            *reversed(results), DocumentBlock(name="\ud800", data=b"%PDF-"), ImageBlock(media_type="\ud800", data=b"x")
+        ),
     ]
     async with talking(say("fine"), log=log) as (session, _):
         await session.import_history(messages)
@@ -219,6 +225,9 @@ async def test_an_imported_history_loses_its_lone_surrogates(log: EventStore) ->
     assert history[0].text == "\ufffd" * 50_000
     assert isinstance(history[1].content[1], ToolUseBlock)
     assert history[1].content[1].input == {"k": "\ufffd"}
+    assert [text_of(block.content) for block in history[2].content if isinstance(block, ToolResultBlock)] == [
+        f"{each!a}" for each in ids
+    ], "which result is of which call is told by the ids as they were"
 
 
 # What models answer

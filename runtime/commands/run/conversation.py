@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, assert_never
 from refold.commands.output import counted, exact_json, exact_line, one_line, write_exact, write_paragraph
 from refold.events.core.content import ThinkingBlock
 from refold.inspection.session_view import SessionView
-from refold.inspection.summaries import block_words, call_words, content_words, usage_words
+from refold.inspection.summaries import block_words, call_words, content_words, kind_words, usage_words
 from refold.inspection.times import duration_words, time_words
 from refold.inspection.transcript import CallEntry, MessageEntry, NoteEntry, RunEndEntry
 
@@ -67,7 +67,7 @@ def _write_call(to: "Console", call: CallEntry) -> None:
         reason = f": {call.approval_reason}" if call.approval_reason else ""
         write_paragraph(to, f"approval {call.approval}{reason}", indent=5, style="yellow")
     if call.ended_at:
-        failed = f"{call.kind}: " if call.kind is not None else ""
+        failed = f"{kind_words(call.kind, call.result)}: " if call.kind is not None else ""
         words = "\n".join(block_words(block) for block in call.result) or "(empty)"
         write_paragraph(to, f"{failed}{words}", indent=5, style="red" if call.kind is not None else "")
     else:

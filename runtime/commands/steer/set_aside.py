@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from refold.commands.execution import JsonOption, LogArgument, command, option
+from refold.commands.output import shell_word
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell_given
 
 
@@ -32,12 +33,12 @@ async def set_aside(
     What a provider refuses is set aside by itself where a request without it is answered. This is for all else. Of a
     call the arguments go, and the call stays. No run may be under way.
 
-    Exits 1 if there is nothing to set aside, or to take back; 3 if the runtime that owns the log does not take the
-    command in time; it stays in the inbox then.
+    Writes the command that undoes it. Exits 1 if there is nothing to set aside, or to take back; 3 if the runtime that
+    owns the log does not take the command in time; it stays in the inbox then.
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}.
     """
-    from refold.remote.protocol import InboxSetAside, InboxTakeBack
+    from refold.remote.protocol import Done, InboxSetAside, InboxTakeBack
 
     if undo and (message, part) != (None, None):
         raise typer.BadParameter("--undo takes back all that was set aside there; leave out --message and --part")
@@ -46,4 +47,10 @@ async def set_aside(
         return tell_given(log, what, f"what version {version} set aside is back", as_json, goes_on=False)
     named = InboxSetAside(version=version, message=message, part=part, reason=reason)
     what = await given(log, session, named, key, timeout_s)
-    return tell_given(log, what, f"what version {version} brought is set aside", as_json, goes_on=False)
+    code = tell_given(log, what, f"what version {version} brought is set aside", as_json, goes_on=False)
+    if isinstance(what.outcome, Done) and not as_json:
+        words = [str(log), session, str(what.outcome.version)]
+        options = ["--undo", *(["--"] if any(word.startswith("-") for word in words) else [])]
+        line = " ".join(["refold", "set-aside", *options, *map(shell_word, words)])
+        typer.echo(f"to show it again: {line}")
+    return code

@@ -10,6 +10,7 @@ from refold.events.core.content import (
     CANCELLED_TEXT,
     CRASHED_IMPORT_TEXT,
     CRASHED_TEXT,
+    NO_RESULT_TEXT,
     Block,
     ErrorKind,
     ImageBlock,
@@ -47,6 +48,7 @@ def test_the_fixed_sentences_are_these() -> None:
         "Tool execution was interrupted by a crash. Its outcome is unknown: it may have taken full, partial or no "
         "effect. Check before running it again."
     )
+    assert NO_RESULT_TEXT == "The imported history has no result of this call, so its outcome is unknown."
     assert CRASHED_IMPORT_TEXT == "Tool execution was interrupted by a crash. Please retry."
 
 

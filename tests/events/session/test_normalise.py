@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.events.core.content import (
-    CRASHED_IMPORT_TEXT,
+    NO_RESULT_TEXT,
     OPENING_TEXT,
     ImageBlock,
     Message,
@@ -75,9 +75,9 @@ def test_a_sound_history_stays_as_it_is_but_for_the_ids_of_its_calls() -> None:
             ["A", "B"],
             id="results go before everything else and in the order of the calls",
         ),
-        pytest.param((HI, asked("a"), HI), [CRASHED_IMPORT_TEXT], id="a call is not answered"),
+        pytest.param((HI, asked("a"), HI), [NO_RESULT_TEXT], id="a call is not answered"),
         pytest.param(
-            (HI, asked("a"), said("assistant", "Never mind."), HI), [CRASHED_IMPORT_TEXT], id="nor after an answer"
+            (HI, asked("a"), said("assistant", "Never mind."), HI), [NO_RESULT_TEXT], id="nor after an answer"
         ),
         pytest.param(
             (HI, asked("x", "y"), answered("y"), answered("x")), ["of x", "of y"], id="each result is a message"
@@ -88,8 +88,8 @@ def test_a_sound_history_stays_as_it_is_but_for_the_ids_of_its_calls() -> None:
             id="each call is a message, and the user speaks between",
         ),
         pytest.param((asked("a"), answered("a")), ["of a"], id="a trimmed export begins with a call"),
-        pytest.param((HI, asked("a"), said("user", " "), HI), [CRASHED_IMPORT_TEXT], id="nor by a blank message"),
-        pytest.param((HI, asked("a", "b"), answered("b")), [CRASHED_IMPORT_TEXT, "of b"], id="one of two is answered"),
+        pytest.param((HI, asked("a"), said("user", " "), HI), [NO_RESULT_TEXT], id="nor by a blank message"),
+        pytest.param((HI, asked("a", "b"), answered("b")), [NO_RESULT_TEXT, "of b"], id="one of two is answered"),
         pytest.param(
             (
                 HI,
@@ -110,7 +110,7 @@ def test_a_sound_history_stays_as_it_is_but_for_the_ids_of_its_calls() -> None:
             id="a result is there again behind an answer",
         ),
         pytest.param(
-            (HI, asked("a"), HI, asked("a"), answered("a")), [CRASHED_IMPORT_TEXT], id="an id repeats, and one has none"
+            (HI, asked("a"), HI, asked("a"), answered("a")), [NO_RESULT_TEXT], id="an id repeats, and one has none"
         ),
     ],
 )

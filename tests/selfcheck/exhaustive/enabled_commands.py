@@ -136,7 +136,10 @@ class EnabledCommands:
             if "clear" in self._scope.keyed:
                 yield Move(commands.ClearHistory(key="clear"))
         if self._scope.refuses:
-            yield Move(commands.SetContentAside(calls=(FOREIGN_CALL,)), foreign=True)
+            yield Move(
+                commands.SetContentAside(named=(FOREIGN_VERSION, None, None), parts=(), at=FOREIGN_VERSION),
+                foreign=True,
+            )
             yield Move(commands.TakeContentBack(aside=FOREIGN_VERSION), foreign=True)
             for aside in observed.asides:
                 last = aside == observed.asides[-1]
