@@ -161,7 +161,7 @@ def _cleaned_other(value: object, depth: int) -> Json:
     if isinstance(value, BaseException | type):
         raise _Unclean(f"is {without_addresses(repr(value)):.80}, which JSON has no form for; return its text")
     try:
-        builtin = msgspec.to_builtins(value, order="deterministic")
+        builtin = msgspec.to_builtins(value, order="deterministic", enc_hook=_serialised)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError) as error:
         why = without_addresses(str(error))
         raise _Unclean(
@@ -170,6 +170,14 @@ def _cleaned_other(value: object, depth: int) -> Json:
     if type(builtin) is type(value):
         raise _Unclean(f"is of type {type(value).__name__}, which JSON has no form for; convert it")
     return _cleaned(builtin, depth)
+
+
+def _serialised(value: object) -> object:
+    """Return a model of pydantic as plain JSON; nothing else that msgspec does not know has a form."""
+    serializer = getattr(type(value), "__pydantic_serializer__", None)
+    if serializer is None:
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return serializer.to_python(value, mode="json", by_alias=True)
 
 
 def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: bool = False) -> None:

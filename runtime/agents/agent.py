@@ -237,11 +237,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         return config if self.output_type is None else with_output(config, self.output_type)
 
     def output_schema(self) -> JsonObject | None:
-        """Return the JSON Schema of its final answers, None where they are any text.
-
-        Its properties are in their own order, since a model that is held to it writes them so.
-        """
-        return msgspec.json.schema(self.output_type) if self.output_type is not None else None
+        """Return the JSON Schema of its final answers, None where they are any text."""
+        return output_schema(self.output_type) if self.output_type is not None else None
 
 
 AnyAgent: TypeAlias = Agent[Any, Any]

@@ -13,8 +13,10 @@ from typing import TypeVar
 import msgspec
 
 from refold.events.core.cleaning import clean_text
+from refold.events.core.content import JsonObject
 from refold.events.core.errors import AgentLoopError, ConfigError
 from refold.events.model.configuration import AgentConfig
+from refold.tools.data_type import NOT_DESCRIBED, DataType
 
 T = TypeVar("T")
 
@@ -46,15 +48,16 @@ def parsed_output(text: str, output_type: type[T]) -> T:
 
     Args:
         text: JSON, perhaps in a code fence or behind some words.
-        output_type: a msgspec Struct, a dataclass, a TypedDict, or anything else that msgspec decodes.
+        output_type: see `Agent.output_type`.
 
     Raises:
         AgentLoopError: it says nothing that fits; the message says what is wrong and where.
     """
     problem = ""
+    data_type = _data_type(output_type)
     for candidate in _candidates(text):
         try:
-            return msgspec.json.decode(candidate, type=output_type)
+            return data_type.read(candidate)
         except msgspec.ValidationError as error:
             if _is_json(candidate):
                 problem = str(error)
@@ -100,19 +103,29 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def output_schema(output_type: object) -> str:
-    """Return the JSON Schema of a type as JSON text, the same for the same type; raise ConfigError if it has none."""
+def _data_type(output_type: type[T]) -> DataType[T]:
     try:
-        schema = msgspec.json.schema(output_type)
-        msgspec.json.Decoder(output_type)
-    except (TypeError, ValueError, NameError) as error:
+        return DataType(output_type)
+    except NOT_DESCRIBED as error:
         raise ConfigError(f"output_type {_name(output_type)} has no JSON Schema: {error}") from None
-    return msgspec.json.encode(schema, order="sorted").decode()
 
 
-def with_output(config: AgentConfig, output_type: object) -> AgentConfig:
+def output_schema(output_type: type[object]) -> JsonObject:
+    """Return the JSON Schema of a type; raise ConfigError if it has none.
+
+    Its properties are in their own order, since a model that is held to it writes them so.
+    """
+    return _data_type(output_type).schema
+
+
+def schema_text(output_type: type[object]) -> str:
+    """Return the schema as JSON text, the same for the same type."""
+    return msgspec.json.encode(output_schema(output_type), order="sorted").decode()
+
+
+def with_output(config: AgentConfig, output_type: type[object]) -> AgentConfig:
     """Return `config` with a system prompt that says what the final answer must look like."""
-    instruction = INSTRUCTION.format(schema=output_schema(output_type))
+    instruction = INSTRUCTION.format(schema=schema_text(output_type))
     prompt = f"{config.system_prompt}\n\n{instruction}" if config.system_prompt else instruction
     return msgspec.structs.replace(config, system_prompt=prompt)
 
@@ -122,7 +135,7 @@ class OutputCheck:
 
     def __init__(self, output_type: type[object]) -> None:
         self._output_type = output_type
-        self._schema = output_schema(output_type)
+        self._schema = schema_text(output_type)
 
     def __call__(self, text: str) -> str | None:
         """Return what the model is told of a text that does not fit, or None."""

@@ -13,14 +13,24 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
 from refold.actors.calls.tool_context import ToolContext
-from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
+from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject, is_json_array
 from refold.events.core.errors import ConfigError, ToolError
+from refold.tools.data_type import (
+    ANY_VALUE,
+    NOT_DESCRIBED,
+    DataType,
+    describe_custom,
+    read_custom,
+    shown_default,
+    unrecordable_part,
+    without_definitions,
+)
 from refold.tools.schema import InputSchema, names_problem
 
 ARGUMENT_HEADINGS = frozenset({"Args:", "Arguments:", "Parameters:"})
@@ -75,11 +85,8 @@ AnyFunction = Callable[..., object]
 
 UNSUPPORTED_HINT = (
     "use types that have a JSON form: str, int, float, bool, None, list, dict, Literal, Enum, dataclass, TypedDict, "
-    "msgspec.Struct, datetime, unions of different kinds of these"
+    "msgspec.Struct, pydantic model, datetime, unions of different kinds of these"
 )
-
-ANY_VALUE = "Any JSON value."
-"""Describes what is annotated `object`, for which msgspec itself has no schema."""
 
 
 class Signature:
@@ -107,18 +114,19 @@ class Signature:
             if parameters[name].default is not inspect.Parameter.empty
         }
         self._required = [name for name in self.names if name not in self._defaults]
-        for name in self.names:
-            _check_supported(annotations[name], name, tool)
+        read = {name: _data_type(annotations[name], name, tool) for name in self.names}
+        self._pydantics = {name: data_type for name, data_type in read.items() if data_type.of_pydantic}
+        fields = {name: msgspec.Raw if name in self._pydantics else annotations[name] for name in self.names}
         struct = msgspec.defstruct(
             "Arguments",
             [
-                (name, annotations[name], msgspec.UNSET) if name in self._defaults else (name, annotations[name])
-                for name in self.names
+                (name, field, msgspec.UNSET) if name in self._defaults else (name, field)
+                for name, field in fields.items()
             ],
             kw_only=True,
             forbid_unknown_fields=True,
         )
-        self._decoder: msgspec.json.Decoder[msgspec.Struct] = msgspec.json.Decoder(struct)
+        self._decoder: msgspec.json.Decoder[msgspec.Struct] = msgspec.json.Decoder(struct, dec_hook=read_custom)
         self.input = InputSchema(self._schema(struct, annotations, function), tool=tool)
 
     def read(self, arguments: JsonObject) -> dict[str, object]:
@@ -128,9 +136,12 @@ class Signature:
             raise ToolError(problem)
         try:
             read = self._decoder.decode(msgspec.json.encode(self.input.passed(arguments)))
+            values = {name: getattr(read, name) for name in self.names}
+            for name, data_type in self._pydantics.items():
+                if values[name] is not msgspec.UNSET:
+                    values[name] = data_type.read(bytes(values[name]), f"$.{name}")
         except msgspec.ValidationError as error:
             raise ToolError(str(error)) from error
-        values = {name: getattr(read, name) for name in self.names}
         return {name: self._defaults[name] if value is msgspec.UNSET else value for name, value in values.items()}
 
     def _schema(
@@ -138,17 +149,20 @@ class Signature:
     ) -> JsonObject:
         """Return the schema of `struct`, with defaults and descriptions, as one object schema with its `$defs`."""
         (reference,), components = msgspec.json.schema_components(
-            [struct], schema_hook=_schema_of_object, ref_template="#/$defs/{name}"
+            [struct], schema_hook=describe_custom, ref_template="#/$defs/{name}"
         )
-        schema = components.pop(reference["$ref"].removeprefix("#/$defs/"))
-        del schema["title"]
+        plain = components.pop(reference["$ref"].removeprefix("#/$defs/"))
+        del plain["title"]
+        plain["properties"] |= {name: data_type.schema for name, data_type in self._pydantics.items()}
+        schema = typing.cast("dict[str, Any]", without_definitions(plain, components))
+        components |= {name: without_definitions(part, components) for name, part in list(components.items())}
         described = parameter_descriptions(inspect.getdoc(entry_of(function)))
         for name, found in schema["properties"].items():
             text = _plain_description(annotations[name]) or described.get(name)
             if text and found.get("description", ANY_VALUE) == ANY_VALUE:
                 found["description"] = text
             if name in self._defaults:
-                found.update(_shown_default(self._defaults[name], annotations[name]))
+                found.update(shown_default(self._defaults[name], annotations[name]))
         for component in components.values():
             _order_defaults(component)
         if components:
@@ -214,23 +228,48 @@ def _annotation(function: AnyFunction, parameter: inspect.Parameter, tool: str) 
         method = parameter.name in ("self", "cls")
         todo = "make a tool of the bound method: tool(instance.method)" if method else "give it a type"
         raise ConfigError(f"the parameter {parameter.name!r} of the tool {tool!r} has no annotation; {todo}")
-    body = inspect.unwrap(entry_of(function))
-    names = getattr(body, "__globals__", {})
     try:
-        try:
-            return _resolved(parameter.annotation, names, {})
-        except NameError:
-            return _resolved(parameter.annotation, names, _locals_around(body))
-    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        return _resolved(function, parameter.annotation)
+    except UNRESOLVED as error:
         raise ConfigError(
             f"the annotation {parameter.annotation!r} of the parameter {parameter.name!r} of the tool {tool!r} cannot "
             f"be resolved: {error}; define or import what it names (not only under TYPE_CHECKING) before the tool"
         ) from error
 
 
-def _resolved(annotation: object, names: dict[str, object], local_names: dict[str, object]) -> object:
+UNRESOLVED = (NameError, AttributeError, SyntaxError, TypeError)
+"""What Python raises of an annotation that cannot be resolved."""
+
+
+def _resolved(function: AnyFunction, annotation: object) -> object:
+    """Return a type, names in text resolved where the function was defined; or raise one of `UNRESOLVED`."""
+    body = inspect.unwrap(entry_of(function))
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    return typing.get_type_hints(holder, names, local_names, include_extras=True)["it"]
+    names = getattr(body, "__globals__", {})
+    try:
+        return typing.get_type_hints(holder, names, {}, include_extras=True)["it"]
+    except NameError:
+        return typing.get_type_hints(holder, names, _locals_around(body), include_extras=True)["it"]
+
+
+def check_result(function: AnyFunction, *, tool: str) -> None:
+    """Return if something of what a function says it returns can be recorded.
+
+    Raises:
+        ConfigError: nothing of it can, so that each call would fail after its body has run; names the tool.
+    """
+    annotation = _signature(function, tool).return_annotation
+    if annotation is inspect.Signature.empty:
+        return
+    try:
+        unrecordable = unrecordable_part(_resolved(function, annotation))
+    except UNRESOLVED:  # As of a name that is imported for checkers only: the value itself will tell.
+        return
+    if unrecordable is not None:
+        raise ConfigError(
+            f"the tool {tool!r} returns {annotation!r}, and no log can hold {unrecordable!r}; return text, or a type "
+            "that has a JSON form, such as a dataclass, a TypedDict, a msgspec.Struct or a pydantic model"
+        )
 
 
 def _locals_around(body: AnyFunction) -> dict[str, object]:
@@ -254,22 +293,15 @@ def _is_context(annotation: object) -> bool:
     return annotation is ToolContext or origin is ToolContext
 
 
-def _check_supported(annotation: object, name: str, tool: str) -> None:
-    """Make sure that msgspec can describe and read the type."""
+def _data_type(annotation: object, name: str, tool: str) -> DataType[object]:
+    """Return how the type of a parameter is described and read."""
     try:
-        msgspec.json.Decoder(typing.cast("type[object]", annotation))
-        msgspec.json.schema(annotation, schema_hook=_schema_of_object)
-    except (TypeError, ValueError, NameError, AttributeError, RecursionError) as error:
+        return DataType(annotation)
+    except NOT_DESCRIBED as error:
         raise ConfigError(
             f"the parameter {name!r} of the tool {tool!r} has the type {annotation!r}, which is not supported "
             f"({(str(error).splitlines() or [type(error).__name__])[-1]}); {UNSUPPORTED_HINT}"
         ) from error
-
-
-def _schema_of_object(custom: type) -> JsonObject:
-    if custom is object:
-        return {"description": ANY_VALUE}
-    raise NotImplementedError
 
 
 def _order_defaults(schema: Mapping[str, Mapping[str, dict[str, object]]]) -> None:
@@ -285,13 +317,3 @@ def _plain_description(annotation: object) -> str | None:
     if get_origin(annotation) is Annotated:
         return next((item for item in get_args(annotation)[1:] if isinstance(item, str)), None)
     return None
-
-
-def _shown_default(default: object, annotation: object) -> JsonObject:
-    """Return the schema's word for a default, or nothing for one that a model could not give itself."""
-    try:
-        shown = clean_json(msgspec.to_builtins(default, order="deterministic"))
-        msgspec.json.decode(msgspec.json.encode(shown), type=typing.cast("type[object]", annotation))
-    except (TypeError, ValueError, msgspec.MsgspecError, Unrecordable):
-        return {}
-    return {"default": shown}

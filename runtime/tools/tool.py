@@ -41,7 +41,7 @@ from refold.tools.definition import (
 from refold.tools.dry_run import require_outside
 from refold.tools.examples import taught
 from refold.tools.schema import DescribedArguments, InputSchema
-from refold.tools.signature import Signature, context_parameters, entry_of, first_paragraph
+from refold.tools.signature import Signature, check_result, context_parameters, entry_of, first_paragraph
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -347,6 +347,7 @@ def tool(
         check_options(shown, options, ToolOptions)
         check_function(function, shown)
         signature = Signature(function, tool=shown)
+        check_result(function, tool=shown)
         told = first_paragraph(docstring_of(function)) if description is None else description
         spec = checked_spec(
             shown if name is None else name,

@@ -6,7 +6,7 @@ and breakers stay, and do in a simulation what they do in earnest. What lives on
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -83,4 +83,4 @@ def _steps(agent: AnyAgent) -> tuple[ToolSpec, ...] | None:
 def _schema(agent: AnyAgent) -> dict[str, Any] | None:
     if agent.output_type is None:
         return None
-    return cast("dict[str, Any]", msgspec.json.decode(output_schema(agent.output_type)))
+    return output_schema(agent.output_type)
