@@ -271,6 +271,9 @@ class StreamEffects(msgspec.Struct, eq=False):
     """Of waits, of pauses and of results that are offered again, by the key of what they are for."""
     ends_of_pauses: dict[str, float] = {}
     """When waits that are pauses end at the latest, in seconds of the clock that is never set, by key."""
+    published_to: int | None = None
+    """Version up to which events are published, where the log may have more of which nobody knows; None = up to its
+    end."""
     grace: Timer | None = None
     """Of the grace period of `cancelled`."""
     grace_number: int = 0
@@ -388,7 +391,9 @@ class EffectsInFlight:
 
     def forget(self, stream: str) -> None:
         effects = self._by_stream.get(stream)
-        if effects is None or effects.running or effects.cancelled or effects.unrecorded or effects.blocked:
+        if effects is None or effects.published_to is not None:
+            return
+        if effects.running or effects.cancelled or effects.unrecorded or effects.blocked:
             return
         del self._by_stream[stream]
 

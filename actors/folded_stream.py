@@ -236,19 +236,24 @@ class FoldedStream(Generic[S, C, E]):
     # Fold
 
     async def fold(self) -> None:
-        """Fold the state from the log, all of whose events count as published.
+        """Fold the state from the log, all of whose events count as published but those an earlier instance left.
 
         Raises:
             PersistenceError: the log cannot be read; as LogFormatError where an event in it cannot be folded.
         """
-        await self._fold(None)
-        self._published_to = self.version
+        effects = self._in_flight.of(self.name) if self._in_flight is not None else None
+        await self._fold_and_publish(effects.published_to if effects is not None else None)
 
     async def rebuild(self) -> None:
         """Fold the state again, and publish what is in the log and was not known to be; raises as `fold`."""
-        unknown = await self._fold(self._published_to)
+        await self._fold_and_publish(self._published_to)
+
+    async def _fold_and_publish(self, known: int | None) -> None:
+        unknown = await self._fold(known)
+        self._published_to = self.version
+        if self._in_flight is not None:
+            self._in_flight.of(self.name).published_to = None
         if unknown:
-            self._published_to = unknown[-1].version
             self._port.published(self._codec.recorded(unknown))
 
     def rest(self) -> None:
@@ -264,6 +269,7 @@ class FoldedStream(Generic[S, C, E]):
         self.stale = True
         if self._in_flight is not None:
             self._in_flight.append_failed(error)
+            self._in_flight.of(self.name).published_to = self._published_to
         try:
             await self.rebuild()
         except PersistenceError as unreadable:  # The next message tries again; this one has an error of its own.

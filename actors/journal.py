@@ -12,7 +12,7 @@ from typing import Protocol
 
 from refold.actors.kernel.supervision import Background
 from refold.actors.snapshots import Snapshots
-from refold.events.core.errors import PersistenceError, StreamDeleted, WrongExpectedVersion
+from refold.events.core.errors import LogInUse, PersistenceError, StreamDeleted, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
 from refold.events.core.redaction import NOTHING_SECRET, Redaction
@@ -75,6 +75,8 @@ class Journal:
         """Transactions that were written."""
         self.observer: JournalObserver | None = None
         """Is told what becomes of every append."""
+        self.lost = False
+        """Whether an append was refused since another runtime has the log."""
         self.snapshots: Snapshots | None = None
         """Keeps the states that are folded from the store; None = none are kept or used."""
         self._waiting: deque[_Waiting] = deque()
@@ -201,6 +203,7 @@ class Journal:
                 start = end
 
     def _fail(self, group: Sequence[_Waiting], failure: PersistenceError) -> None:
+        self.lost |= isinstance(failure, LogInUse)
         for entry in group:
             if self.observer is not None:
                 self.observer.not_written(entry.batches, failure)

@@ -209,6 +209,12 @@ class ActorFails(CountedFault, frozen=True, kw_only=True, tag="actor_fails"):
     """A session's actor raises what it should not, just before a reply reaches it, and is made anew from the log."""
 
 
+class SessionFails(TimedFault, frozen=True, kw_only=True, tag="session_fails"):
+    """A session's actor raises what it should not at a moment, and is made anew from the log."""
+
+    session: str
+
+
 class CrashInTool(CountedFault, frozen=True, kw_only=True, tag="crash_in_tool"):
     """The process is gone when a tool's body has done its work, and before its result is known."""
 
@@ -259,6 +265,14 @@ class ProviderBrownOut(LastingFault, frozen=True, kw_only=True, tag="provider_br
 
 class DiskIsFull(LastingFault, frozen=True, kw_only=True, tag="disk_is_full"):
     """Every append fails for a while, and leaves nothing."""
+
+
+class LogIsGone(LastingFault, frozen=True, kw_only=True, tag="log_is_gone"):
+    """Every append fails for a while, and every read, as on a file system that is out of reach."""
+
+    committed: bool = False
+    """Whether appends are in the log although they failed."""
+    reads_only: bool = False
 
 
 class ToolReturnsHuge(CountedFault, frozen=True, kw_only=True, tag="tool_returns_huge"):
@@ -453,11 +467,13 @@ AnyFault: TypeAlias = (
     | CrashAtStep
     | CrashInTool
     | ActorFails
+    | SessionFails
     | Crash
     | Close
     | ClockJumps
     | ProviderBrownOut
     | DiskIsFull
+    | LogIsGone
     | ToolReturnsHuge
     | ToolReturnsOddText
     | SecondRuntime

@@ -246,6 +246,7 @@ class Simulation:
         redacted = bool(self.monitor.secrets)
         results.as_said = not redacted and not any(map(_changes_answers, all_agents))
         results.results_as_brought = not redacted and not any(_has_hook(each, "on_tool_result") for each in all_agents)
+        results.fails_by_itself = not any(each.middleware or each.output_type or each.context for each in all_agents)
         results.one_model = isinstance(agent.provider, SimulatedModel)
         return agent
 

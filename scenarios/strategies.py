@@ -193,6 +193,7 @@ def process_faults() -> st.SearchStrategy[AnyFault]:
         st.builds(faults.Close, at_s=moments()),
         st.builds(faults.ClockJumps, at_s=moments(), seconds=st.sampled_from([5.0, -5.0, 86_400.0, -86_400.0])),
         st.builds(faults.SecondRuntime, at_s=moments()),
+        st.builds(faults.SessionFails, at_s=moments(), session=st.sampled_from(["s0", "s1", "s2"])),
     )
 
 
@@ -202,6 +203,7 @@ def lasting_faults() -> st.SearchStrategy[AnyFault]:
     return st.one_of(
         st.builds(faults.ProviderBrownOut, share=st.sampled_from([1.0, 0.5]), **times),
         st.builds(faults.DiskIsFull, **times),
+        st.builds(faults.LogIsGone, committed=st.booleans(), reads_only=st.booleans(), **times),
     )
 
 

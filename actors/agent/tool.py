@@ -147,7 +147,7 @@ class ToolActor(Actor):
     ) -> None:
         self._result_bytes_max = result_bytes_max
         self._recovery = recovery
-        self._redaction = journal.redaction
+        self._journal = journal
         self._facts = FoldedStream(TOOL_CORE, TOOL_CODEC, journal)
         self._runner = runner
         self._observer = observer
@@ -253,7 +253,7 @@ class ToolActor(Actor):
                 value = await self._carried_out(running)
                 finished = running.context.finished if running.context is not None else None
                 result = value if finished is None else WithLimit(finished, None)
-                in_steps = result_in_steps(result, self._result_bytes_max, self._redaction)
+                in_steps = result_in_steps(result, self._result_bytes_max, self._journal.redaction)
                 content, payloads = await in_turns(in_steps, to_the_end=True)
                 self._tell(running, content, None, payloads, ends_run=finished is not None)
         except asyncio.CancelledError:
@@ -282,7 +282,7 @@ class ToolActor(Actor):
         except BaseException as error:  # The border to user code: its failure is a result for the model.
             if not isinstance(error, ToolError):
                 log.warning("%s: call %s of %s raised", self.address, running.message.call, place[0], exc_info=error)
-            content, kind = failure(error, self._redaction)
+            content, kind = failure(error, self._journal.redaction)
             self._tell(running, content, kind, again=kind == "transient")
         finally:
             running.stop_timers()
@@ -322,6 +322,9 @@ class ToolActor(Actor):
 
     async def _body(self, running: _Running) -> object:
         message = running.message
+        if self._journal.lost:  # Meanwhile: the runtime that has the log carries the call out, and this one ends.
+            running.free_slot()
+            await asyncio.get_running_loop().create_future()
         running.context = ToolContext(
             call=message.call,
             session=message.session,

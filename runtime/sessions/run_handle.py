@@ -1,7 +1,8 @@
 """An input on its way to the end of its run: sent, watched and awaited, also when its caller is cancelled.
 
 Read `begin` first, then `RunHandle`. The rules: a caller who is cancelled cancels the run, unless another caller waits
-for it too, and goes on when that is durable; a log that refuses holds no caller longer than twice the cancel grace.
+for it too, and goes on when that is durable; a log that refuses holds no caller longer than twice the cancel grace; and
+the run of an input that becomes durable after its caller has gone is cancelled then.
 """
 
 import asyncio
@@ -131,6 +132,8 @@ class RunHandle:
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run_to_its_end(command, payloads, cancel), name=f"send to {access.stream}")
         self._accepted = loop.create_future()
+        self._left: asyncio.Future[None] = loop.create_future()
+        """Done once its caller has waited long enough for the log."""
         _under_way.add(self._task)
         self._task.add_done_callback(self._ended)
 
@@ -140,15 +143,21 @@ class RunHandle:
     @property
     def is_done(self) -> bool:
         """Whether the run has ended, or failed to be sent, or its end cannot be known here."""
-        return self._task.done()
+        return self._task.done() or self._left.done()
 
     def abandon(self) -> None:
         """Cancel the run, unless another caller waits for it too."""
         if self._patience is not None or self._task.done():
             return
         context = self._access.context
-        self._patience = context.system.clock.call_later(2 * context.settings.cancel_grace_s, self._task.cancel)
+        self._patience = context.system.clock.call_later(2 * context.settings.cancel_grace_s, self._leave)
         self._abandoned.cancel()
+
+    def _leave(self) -> None:
+        if self._accepted.done():
+            self._task.cancel()
+        else:  # The log may take the input yet, and the task is there to cancel its run.
+            self._left.set_result(None)
 
     async def accepted(self) -> None:
         """Return when the input is durable, or has been refused."""
@@ -157,9 +166,9 @@ class RunHandle:
     async def done(self) -> None:
         """Return when `is_done`; a caller who is cancelled abandons the run, and still waits."""
         gone: asyncio.CancelledError | None = None
-        while not self._task.done():
+        while not self.is_done:
             try:
-                await asyncio.wait([self._task])
+                await asyncio.wait([self._task, self._left], return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError as error:
                 gone = error
                 self.abandon()
@@ -174,11 +183,14 @@ class RunHandle:
 
     def turn_result(self) -> RunResult[Any] | PausedRun:
         """Return as `result`, or that the run waits for its next turn."""
+        if self._left.done():
+            raise asyncio.CancelledError
         return self._task.result()
 
     def exception(self) -> BaseException | None:
         """Return why `result` raises, if it does."""
-        return asyncio.CancelledError() if self._task.cancelled() else self._task.exception()
+        gone = self._left.done() or self._task.cancelled()
+        return asyncio.CancelledError() if gone else self._task.exception()
 
     def _ended(self, task: asyncio.Task[RunResult[Any] | PausedRun]) -> None:
         _under_way.discard(task)

@@ -109,7 +109,15 @@ def situations_of(state: SessionState, *, recovering: bool) -> list[Situation]:
     return found
 
 
-DELAYING = faults.ReadFails | faults.DiskIsFull | faults.DiskError | faults.SecondRuntime | faults.ActorFails
+DELAYING = (
+    faults.ReadFails
+    | faults.DiskIsFull
+    | faults.DiskError
+    | faults.LogIsGone
+    | faults.SecondRuntime
+    | faults.ActorFails
+    | faults.SessionFails
+)
 """What may keep a client from being told for some time."""
 
 OF_THE_PROCESS = (faults.CrashAtAppend, faults.CrashAtStep, faults.CrashInTool)
@@ -205,6 +213,8 @@ class Monitor:
             for violation in checker.observe(event):
                 self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
             self._log.read(identifier, item, event)
+            if isinstance(event, ev.InputQueued):
+                self._check_order(stream, identifier, event.key)
             self.effects.observe(identifier, item.version, event)
             if isinstance(event, Keyed) and self._log.taken[stream, type(event).__name__, event.key] > 1:
                 self.note("ONCE", stream, f"what was said under the key {event.key!r} was taken twice")
@@ -280,6 +290,25 @@ class Monitor:
                 going_on = f"{body.tool.name} of {body.call} goes on"
                 self.note("INV7", stream, f"{result.run} was told as over while {going_on}")
 
+    def sending(self, session: str, key: str) -> None:
+        """See that a client sends an input, which the log may have from an earlier time."""
+        if (session, key) not in self._log.runs:
+            self._log.sent.setdefault(session, {})[key] = self._world.now_s()
+
+    def not_sending(self, session: str, key: str) -> None:
+        """See that a client does not wait for the acceptance of an input any more."""
+        self._log.sent.get(session, {}).pop(key, None)
+
+    def _check_order(self, stream: str, session: str, key: str | None) -> None:
+        """Check that no input that was sent before the one that is recorded now is still to be recorded."""
+        waiting = self._log.sent.get(session, {})
+        sent_s = waiting.pop(key, None) if key is not None else None
+        if sent_s is None or not self.shows_all:  # Hooks may take their time with one of them.
+            return
+        for other, other_s in waiting.items():
+            if other_s < sent_s - AT_ONCE_S:
+                self.note("INV3", stream, f"what was said under {other!r} was sent before {key!r} and comes after it")
+
     def still_asked(self, session: str, call: str) -> None:
         """See that a person is still asked about a call."""
         answered_s = self._log.answered_s.get((session, call))
@@ -299,15 +328,18 @@ class Monitor:
         ]
         late_s = sum(fault.seconds for fault in happened if isinstance(fault, faults.AppendIsSlow | faults.LateReply))
         grace_s = CANCEL_GRACE_S if ends_late or late_s else 0.0
+        self._check_not_too_early(stream, session, result)
         if self._world.plan.log_failed_s or any(isinstance(fault, DELAYING) for fault in happened):
             return
         self.exercised.add("PROMPT")
         if now_s > known_s + grace_s + late_s + AT_ONCE_S:
             self.note("PROMPT", stream, f"{result.run} is told {now_s - known_s:,.1f} s after it was over")
+
+    def _check_not_too_early(self, stream: str, session: str, result: RunResult) -> None:
         end = self._log.ends[session, result.run]
-        if not isinstance(result.outcome, Cancelled) or now_s >= end.at_s + CANCEL_GRACE_S - AT_ONCE_S:
+        if not isinstance(result.outcome, Cancelled) or self._world.now_s() >= end.at_s + CANCEL_GRACE_S - AT_ONCE_S:
             return
-        of_run = range(int(result.run.partition("_")[2]), end.version + 1)
+        of_run = range(self._log.begun.get((session, result.run), end.version), end.version + 1)
         for body in self._world.running_bodies(session):
             if body.ignores_cancellation and version_of_call(body.call) in of_run:
                 self.note("INV7", stream, f"{result.run} was told as over before {body.call} has had its time to end")

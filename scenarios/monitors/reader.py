@@ -52,6 +52,10 @@ class SessionReader:
         """When work was no longer wanted, by stream and key."""
         self.runs: dict[InSession, RunId] = {}
         """Runs by the keys of their inputs."""
+        self.sent: dict[str, dict[str, float]] = {}
+        """When inputs were sent that are not recorded yet and whose clients wait, by session and key."""
+        self.begun: dict[InSession, int] = {}
+        """Version of the event that began a run."""
         self.ends: dict[InSession, End] = {}
         self.cancelled: dict[InSession, int] = {}
         """Version of the last order to cancel a run, begun or not."""
@@ -93,6 +97,8 @@ class SessionReader:
         match event:
             case ev.InputQueued(key=str(key)):
                 self.runs[session, key] = run_of_input(stored.version)
+            case ev.RunStarted():
+                self.begun[session, event.run] = stored.version
             case ev.CancelRequested():
                 self.cancelled[session, event.run] = stored.version
             case ev.RunCompleted():

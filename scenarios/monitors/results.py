@@ -53,6 +53,8 @@ class ResultsMonitor:
         """Whether answers are recorded as they came: no middleware changes them, and calls do not stand in text."""
         self.results_as_brought = True
         """Whether what bodies bring is recorded, since no middleware stands between that may fail."""
+        self.fails_by_itself = False
+        """Whether a model call fails only where its model does, since no code of the agent's own stands around it."""
         self._lives_ended_s: dict[int, float] = {}
         self._bodies: list[Body] = []
         self._answers: set[_Answer] = set()
@@ -70,6 +72,8 @@ class ResultsMonitor:
         match event:
             case ev.ToolApprovalDecided() if event.allowed and not self._said.get((session, event.call), True):
                 self._wrong("APPROVAL", session, f"version {version} allows {event.call}, which was denied")
+            case ev.ModelFailed(kind="agent_loop") if self.fails_by_itself:
+                self._wrong("EVIDENCE", session, f"version {version} is a failure of no model: {event.message:.80}")
             case ev.ModelResponded() if version > self._world.recorded.get(stream_name(SESSION_KIND, session), 0):
                 self._check_answer(session, version, event)
             case _:

@@ -58,10 +58,16 @@ OPERATIONS: dict[type[CountedFault], Operation] = {
 }
 """What each counted fault happens at."""
 
-LASTING: dict[type[LastingFault], Operation] = {faults.ProviderBrownOut: "model", faults.DiskIsFull: "append"}
+LASTING: dict[type[LastingFault], tuple[Operation, ...]] = {
+    faults.ProviderBrownOut: ("model",),
+    faults.DiskIsFull: ("append",),
+    faults.LogIsGone: ("append", "read"),
+}
 """What each fault happens to that lasts."""
 
-Timed: TypeAlias = faults.Crash | faults.Close | faults.ClockJumps | faults.SecondRuntime | faults.NetworkSplit
+Timed: TypeAlias = (
+    faults.Crash | faults.Close | faults.ClockJumps | faults.SecondRuntime | faults.NetworkSplit | faults.SessionFails
+)
 """What waits for its moment."""
 
 
@@ -114,7 +120,7 @@ class FaultPlan:
         """Note that a fault has happened, once more where it lasts; see `count`."""
         self._happened[id(fault)] = fault
         self._times[type(fault).__name__] += 1
-        if isinstance(fault, faults.AppendFails | faults.DiskIsFull | faults.DiskError):
+        if isinstance(fault, faults.AppendFails | faults.DiskIsFull | faults.LogIsGone | faults.DiskError):
             self.log_failed_s.append(self._now_s())
         self.noticed(fault, sessions)
 
@@ -126,7 +132,7 @@ class FaultPlan:
         return [
             fault
             for fault in self._lasting
-            if LASTING[type(fault)] == operation and fault.at_s <= now_s < fault.at_s + fault.for_s
+            if operation in LASTING[type(fault)] and fault.at_s <= now_s < fault.at_s + fault.for_s
         ]
 
     def timed(self) -> list[Timed]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from refold.actors.effects import Later, teller
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.agent_runtime import AgentRuntime
 from refold.agents.agent import AnyAgent
@@ -57,7 +58,11 @@ async def carry_out(
     session, since_s = await runtime.session(act.session), world.now_s()
     match act:
         case Say(text=text, times=times):
-            result = await session.send(marked(act.session, text * times), key=key)
+            monitor.sending(act.session, key)
+            try:
+                result = await session.send(marked(act.session, text * times), key=key)
+            finally:
+                monitor.not_sending(act.session, key)
             return await _told(monitor, act, result, life, key, since_s)
         case Cancel():
             await session.cancel(key=key)
@@ -93,6 +98,9 @@ async def _told(monitor: Monitor, act: AnyAct, result: RunResult, life: int, key
 
 START_AGAIN_S = 10.0
 """After so many virtual seconds a process is started again that could not open its log."""
+
+ASK_S = 25.0
+"""Appends that take less, together, are no reason not to answer a client."""
 
 LOOK_S = 20.0
 """How often it is looked whether all is over, and whether a run waits for a person, in virtual seconds."""
@@ -174,6 +182,8 @@ class Life:
         self._store = progress.store()
         self._ending: asyncio.Event = asyncio.Event()
         self._taken_over = False
+        self._runtime: AgentRuntime | None = None
+        """Once it is open."""
         self._acts: list[asyncio.Task[None]] = []
 
     async def live(self) -> None:
@@ -196,6 +206,7 @@ class Life:
             self._require_excuse(error)
             await asyncio.sleep(START_AGAIN_S)
             return
+        self._runtime = runtime
         progress.replies.serve(runtime.system)
         reader = progress.inbox.reader(runtime)
         runtime.subscribe(partial(self._monitor.effects.published, self._number))
@@ -255,6 +266,9 @@ class Life:
                 self._ending.set()
             case faults.NetworkSplit():
                 self._progress.split(fault)
+            case faults.SessionFails(session=session):
+                if self._runtime is not None:
+                    teller(self._runtime.system.ref(stream_name(SESSION_KIND, SessionId(session))), Later("fail"))()
             case _:
                 raise AssertionError(f"{fault} has no moment")
 
@@ -314,9 +328,10 @@ class Life:
             self._monitor.note("INV6", session_id, f"version {shown.version} is shown, which is not in the log")
 
     def _require_excuse(self, error: Exception) -> None:
-        """Raise an error that a client was not answered in time, unless the log was slow."""
-        slow = any(isinstance(fault, faults.AppendIsSlow) for fault in self._world.plan.happened())
-        if isinstance(error, AskTimeout) and not slow:
+        """Raise an error that a client was not answered in time, unless the log was slow for as long."""
+        happened = self._world.plan.happened()
+        slow_s = sum(fault.seconds for fault in happened if isinstance(fault, faults.AppendIsSlow))
+        if isinstance(error, AskTimeout) and slow_s < ASK_S:
             raise error
 
     def _begin_repetition(self, runtime: AgentRuntime, repetition: Repetition) -> None:
@@ -347,6 +362,8 @@ class Life:
                 waiting = [f"act {index}" for index, task in enumerate(acts) if not task.done()]
                 not_over = f"not over in time; waiting: {', '.join(waiting)}"
                 self._monitor.note("LIVENESS", ", ".join(open_now or ()), not_over)
+            if any("forgive" in (runtime.system.unreachable_because(stream) or "") for stream in open_now or ()):
+                self._ending.set()  # A session that failed too often stays stopped until the process starts again.
             if self._world.is_calm():
                 await self._resume_what_waits(runtime, open_now or ())
             await asyncio.sleep(LOOK_S)

@@ -66,7 +66,7 @@ class SimulatedStore:
         self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
     ) -> list[Appended]:
         self._require_life()
-        failure: faults.AppendFails | None = None
+        failure: faults.AppendFails | faults.LogIsGone | None = None
         crash: faults.CrashAtAppend | None = None
         for fault in self._plan.count("append", sessions_in(batch.stream for batch in batches)):
             match fault:
@@ -80,8 +80,13 @@ class SimulatedStore:
                 case _:
                     raise AssertionError(f"{fault} is no fault of an append")
         for fault in self._plan.lasting("append"):
+            if isinstance(fault, faults.LogIsGone):
+                failure = failure if fault.reads_only else fault
+                continue
             self._plan.note(fault)
             raise PersistenceError("the simulated disk is full")
+        if isinstance(failure, faults.LogIsGone):
+            self._plan.note(failure)
         await asyncio.sleep(0)
         self._require_life()
         if (crash is not None and not crash.committed) or (failure is not None and not failure.committed):
@@ -161,6 +166,9 @@ class SimulatedStore:
     async def _before_reading(self, what: str, sessions: Sequence[str]) -> None:
         self._require_life()
         due = self._plan.count("read", sessions or None)
+        for fault in self._plan.lasting("read"):
+            self._plan.note(fault, sessions or None)
+            due.append(fault)
         await asyncio.sleep(0)
         self._require_life()
         if due:

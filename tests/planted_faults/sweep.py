@@ -25,6 +25,7 @@ from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import AnyAct, Cancel, Clear, Say, Scenario, StoreName, WireName
 from refold.scenarios.simulator import Simulator
+from tests.planted_faults.aims import AIMS, aimed_scenario
 from tests.planted_faults.faults import WorldName
 from tests.selfcheck.storage.rehearsal import rehearse_storage
 
@@ -107,9 +108,13 @@ def rehearsed_agent(*, streaming: bool) -> Agent:
     )
 
 
-def rehearsed_scenario(seed: int, world: World) -> Scenario:
-    """Return a drawn scenario, of one size or another: of even seeds with any faults, of odd ones with few kinds."""
-    number, narrow = divmod(seed, 2)
+def rehearsed_scenario(seed: int, named: WorldName) -> Scenario:
+    """Return a scenario: of three seeds one with any faults, one with few kinds, and one that is aimed."""
+    world = WORLDS[named]
+    number, kind = divmod(seed, 3)
+    if kind == 2 and named in AIMS:
+        return aimed_scenario(number, AIMS[named])
+    narrow = kind == 1
     drawn = drawn_scenario(
         number,
         sessions=2 + number % 3,
@@ -220,11 +225,10 @@ def sweep(seeds: int, named: WorldName, first: int = 0) -> Found:
     package, began = str(Path(refold.__file__).parent), time.monotonic()
     rules: tuple[str, ...] = ()
     message, played, world = "", 0, WORLDS[named]
-    play = _rehearse_storage if world.storage else _simulate
     for seed in range(first, first + seeds):
         played += 1
         try:
-            rules, message = play(seed, world)
+            rules, message = _rehearse_storage(seed, world) if world.storage else _simulate(seed, named)
         except Exception as error:  # noqa: BLE001 - what a fault makes of the package
             traceback.print_exc()
             rules, message = ("ERROR",), f"{type(error).__name__}: {error}"
@@ -233,9 +237,9 @@ def sweep(seeds: int, named: WorldName, first: int = 0) -> Found:
     return Found(package=package, seeds=played, seconds=time.monotonic() - began, rules=rules, message=message)
 
 
-def _simulate(seed: int, world: World) -> tuple[tuple[str, ...], str]:
-    streaming = seed // 2 % 2 == 0
-    report = Simulator(rehearsed_agent(streaming=streaming)).run(rehearsed_scenario(seed, world))
+def _simulate(seed: int, named: WorldName) -> tuple[tuple[str, ...], str]:
+    streaming = seed // 3 % 2 == 0
+    report = Simulator(rehearsed_agent(streaming=streaming)).run(rehearsed_scenario(seed, named))
     return tuple(sorted({broken.rule for broken in report.broken})), str(report.broken[0]) if report.broken else ""
 
 
