@@ -409,10 +409,27 @@ class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1")
     """The effect key of the wait."""
 
 
+class RunTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run added up to when it ended, as the code that recorded it counted.
+
+    Nothing is decided from it: a replay compares it with what today's code counts.
+    """
+
+    turns: int = 0
+    tool_calls: int = 0
+    """That the model has asked for."""
+    usage: Usage = Usage()
+    cost: float = 0.0
+    digest: str = ""
+    """Of the run's messages, its final text, and what the session had used and queued: 16 hexadecimal digits."""
+
+
 class RunCompleted(Event, frozen=True, kw_only=True, tag="session.run_completed.v1"):
     """The run ended with an answer: the last one of the model, or that of a tool that ended the run."""
 
     run: RunId
+    totals: RunTotals | None = None
+    """None = not counted, as in logs of before."""
 
 
 class RunFailed(Event, frozen=True, kw_only=True, tag="session.run_failed.v1"):
@@ -421,12 +438,16 @@ class RunFailed(Event, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     run: RunId
     kind: RunFailureKind
     message: str
+    totals: RunTotals | None = None
+    """As of `RunCompleted`."""
 
 
 class RunCancelled(Event, frozen=True, kw_only=True, tag="session.run_cancelled.v1"):
     """The run ended because a person cancelled it."""
 
     run: RunId
+    totals: RunTotals | None = None
+    """As of `RunCompleted`."""
 
 
 SessionEvent: TypeAlias = (

@@ -49,6 +49,8 @@ protected here: a run ends exactly once, and never before each of its calls has 
 from itertools import islice
 from typing import ClassVar, assert_never
 
+import msgspec
+
 from refold.events.core.content import (
     CANCELLED_TEXT,
     CRASHED_IMPORT_TEXT,
@@ -82,6 +84,7 @@ from refold.events.session.state import (
     reason_to_ask,
     resume_key,
     retry_key,
+    run_totals,
     running_calls,
 )
 
@@ -147,6 +150,13 @@ SessionEffect = CallModel | RunTool | AskPerson | Wait | WaitUntil
 
 def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
     """Return what follows from `event`, which `state` already includes, oldest first."""
+    follows = _follows(state, event)
+    if follows and state.run is not None and isinstance(follows[-1], ev.TerminalEvent):
+        follows[-1] = msgspec.structs.replace(follows[-1], totals=run_totals(state, state.run))
+    return follows
+
+
+def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
     match event:
         case (
             ev.SessionOpened()

@@ -37,7 +37,7 @@ from refold.events.model.messages import StopReason
 from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import Usage, overspent
 from refold.events.session import events as ev
-from refold.events.session.events import RunFailureKind, SetAside, ToolAttemptFailed, Verdict
+from refold.events.session.events import RunFailureKind, RunTotals, SetAside, ToolAttemptFailed, Verdict
 
 Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
 """What a run is doing.
@@ -503,3 +503,15 @@ def awaits_person(run: Run, turn: Turn | None) -> bool:
     if turn is None or turn.pausing or not (turn.awaiting or turn.waiting):
         return False
     return turn.running.keys() <= turn.waiting.keys()
+
+
+def run_totals(state: SessionState, run: Run) -> RunTotals:
+    """Return what a run that ends now has added up to; costs O(its messages)."""
+    counted = (state.messages[run.latest_input :], run.final, run.stop_reason, state.usage, len(state.queue))
+    return RunTotals(
+        turns=run.turns,
+        tool_calls=run.tool_calls,
+        usage=run.usage,
+        cost=run.cost,
+        digest=hashlib.sha256(msgspec.json.encode(counted)).hexdigest()[:16],
+    )

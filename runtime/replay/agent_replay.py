@@ -448,6 +448,7 @@ class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
     def __init__(self, stream: StreamName, current: CurrentAgent) -> None:
         super().__init__(stream, SESSION_CORE, SESSION_CODEC)
         self._current = current
+        self._same_prices = True
 
     def _decoded(self, batch: Sequence[StoredEvent]) -> list[ev.SessionEvent]:
         return [self._in_place(event) for event in super()._decoded(batch)]
@@ -455,7 +456,17 @@ class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
     def _in_place(self, event: ev.SessionEvent) -> ev.SessionEvent:
         if not isinstance(event, ev.AgentConfigured):
             return event
-        return msgspec.structs.replace(event, configuration=self._current.in_place_of(event.configuration))
+        now = self._current.in_place_of(event.configuration)
+        self._same_prices = now.prices == event.configuration.prices
+        return msgspec.structs.replace(event, configuration=now)
+
+    def _counted_alike(self, recorded: ev.SessionEvent, now: ev.SessionEvent) -> ev.SessionEvent:
+        """Return an event of now likewise; what a run costs by other prices decides nothing but budgets."""
+        now = super()._counted_alike(recorded, now)
+        if self._same_prices or not isinstance(now, ev.TerminalEvent) or now.totals is None:
+            return now
+        cost = recorded.totals.cost if isinstance(recorded, ev.TerminalEvent) and recorded.totals else 0.0
+        return msgspec.structs.replace(now, totals=msgspec.structs.replace(now.totals, cost=cost))
 
 
 def mismatch(recorded: object, now: object, path: str) -> Mismatch | None:

@@ -24,7 +24,7 @@ from refold.events.core.ids import StreamName, event_ref
 from refold.events.core.pure_core import PureCore, Versioned, evolve_all, replan
 from refold.events.core.records import StoredEvent
 from refold.events.model.messages import RequestReference
-from refold.events.session.events import AgentConfigured
+from refold.events.session.events import AgentConfigured, TerminalEvent
 from refold.events.session.state import SessionState
 
 S = TypeVar("S", bound=Versioned)
@@ -251,11 +251,18 @@ class CoreReplay(Generic[S, E]):
             if index >= len(recorded):
                 whole = json_of(now[index])
                 return self._divergence(batch, index, "extra", Difference(path=path, right=whole), now=whole)
-            difference = difference_of(recorded[index], now[index], path)
+            again = self._counted_alike(recorded[index], now[index])
+            difference = difference_of(recorded[index], again, path)
             if difference is not None:
-                left, right = json_of(recorded[index]), json_of(now[index])
+                left, right = json_of(recorded[index]), json_of(again)
                 return self._divergence(batch, index, "consequence", difference, recorded=left, now=right)
         return None
+
+    def _counted_alike(self, recorded: E, now: E) -> E:
+        """Return an event of now without what the recorded one was not counted for: logs of before have no totals."""
+        if isinstance(now, TerminalEvent) and isinstance(recorded, TerminalEvent) and recorded.totals is None:
+            return msgspec.structs.replace(now, totals=None)
+        return now
 
     def _in_pending(self, batch: Sequence[StoredEvent], now: tuple[str, ...]) -> Divergence | None:
         recorded = batch[0].pending or ()

@@ -31,6 +31,7 @@ from refold import (
     Middleware,
     ModelRequest,
     ModelResponse,
+    Price,
     ProposedCall,
     ScriptedProvider,
     Summarising,
@@ -46,7 +47,13 @@ from refold.commands.cli import app
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import DivergenceError
 from refold.events.session.core import SESSION_CORE
-from refold.events.session.events import ModelFailed, ToolApprovalRequested, ToolCallCompleted
+from refold.events.session.events import (
+    ModelFailed,
+    ModelResponded,
+    RunStarted,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+)
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import ReplayReport, replay, replay_sync
 from refold.replay.core_replay import What
@@ -400,6 +407,57 @@ async def test_an_evolve_that_makes_another_history_is_a_divergence(
     said = rf'"3 messages, SHA-256 \w+…" -> "{messages} messages, SHA-256 \w+…: messages 2 to 3 are not what was sent"'
     assert re.fullmatch(f"session/s@14: history: {said}", str(report.divergence))
     assert isinstance(report.divergence.now, list)
+
+
+def counted_twice(state: Any, event: Any) -> None:
+    if isinstance(event, ModelResponded):
+        state.run.usage = state.run.usage + event.usage
+
+
+def no_final_text(state: Any, event: Any) -> None:
+    if isinstance(event, ModelResponded) and event.stop_reason == "end_turn":
+        state.run.final = ()
+
+
+def forgotten_usage(state: Any, event: Any) -> None:
+    if isinstance(event, RunStarted):
+        state.usage = Usage()
+
+
+@pytest.mark.parametrize("level", ["core", "decide"])
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [
+        (counted_twice, "26: consequences[0].totals.usage.input_tokens: 5 -> 10"),
+        (no_final_text, "15: consequences[0].totals.digest: "),
+        (forgotten_usage, "31: consequences[0].totals.digest: "),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+async def test_an_evolve_that_counts_otherwise_is_a_divergence_at_the_end_of_the_run(
+    log: InMemoryStore, monkeypatch: pytest.MonkeyPatch, level: Any, fault: Any, where: str
+) -> None:
+    evolve = type(SESSION_CORE).evolve
+
+    def changed(state: Any, event: Any) -> Any:
+        state = evolve(state, event)
+        fault(state, event)
+        return state
+
+    monkeypatch.setattr(type(SESSION_CORE), "evolve", staticmethod(changed))
+    report = await replay(log, level=level, agent=office() if level == "decide" else None, session="s")
+    assert str(report.divergence).startswith(f"session/s@{where}")
+
+
+async def test_other_prices_are_no_difference_where_no_budget_decides_by_them() -> None:
+    def priced(price: float) -> Agent:
+        config = AgentConfig(model="m", prices={"m": Price(input=price, output=price)})
+        return Agent(config=config, provider=ScriptedProvider([say("One.", usage=Usage(input_tokens=9))]))
+
+    store = InMemoryStore()
+    async with AgentRuntime(priced(1.0), log=store) as runtime:
+        await (await runtime.session("s")).send("Go")
+    assert places(await replay(store, agent=priced(2.0))) == []
 
 
 async def test_a_hook_that_hangs_is_waited_for_once_and_not_asked_again(log: InMemoryStore) -> None:

@@ -90,7 +90,7 @@ CHANGES: dict[str, tuple[Core, str]] = {
     "an event that is not decided any more": (
         deciding(lambda event: [] if isinstance(event, RunCompleted) else [event]),
         'session/alice@11: missing: consequences[0]: {"type":"session.run_completed.v1","at":1780000006000000,'
-        '"run":"run_3"} -> (nothing)',
+        '"run":"run_3","totals":{"turns":2,"tool_calls":1,"usage":{"input_tokens":20,"output_tokens":10},',
     ),
     "an event that was not decided then": (
         deciding(lambda event: [event, TIMER] if isinstance(event, RunCompleted) else [event]),
