@@ -8,7 +8,7 @@ folded anew.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Generic, TypeAlias
 
 import msgspec
@@ -27,7 +27,7 @@ from refold.events.core.errors import (
     WrongExpectedVersion,
 )
 from refold.events.core.ids import EventRef, PayloadHash, StreamName, event_ref
-from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil, plan
+from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil, noted, plan
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 from refold.events.model.payloads import recordable, without_secrets
 from refold.stores.folding import Causes, Fold, causes_after
@@ -63,6 +63,8 @@ class FoldedStream(Generic[S, C, E]):
         """Of the last event, microseconds since the epoch."""
         self._published_to = 0
         self._causes: Causes = {}
+        self._wanted: Container[str] = ()
+        """Keys of the effects that the last decided batch left pending."""
         self._growth = Growth()
 
     def open(self, name: StreamName, clock: Clock, in_flight: EffectsInFlight | None = None) -> None:
@@ -195,14 +197,16 @@ class FoldedStream(Generic[S, C, E]):
         self._port.state = self.state = planned.state
         if effect is not None:
             cause = (event_ref(self.name, effect.causation), event_ref(self.name, effect.correlation))
+        # What is pending is noted in the log, so that the next process finds the streams that have work without folding
+        # all of them. It is that of the state now: the next command of the transaction changes it.
+        pending = noted(self._core.pending(self.state), self._wanted)
+        self._wanted = pending
         batch = EncodedBatch(
             stream=self.name,
             expected_version=self.version - len(planned.events),
             at=self.time,
             events=tuple(encoded or [self._codec.encode(event) for event in planned.events]),
-            # What is pending is noted in the log, so that the next process finds the streams that have work without
-            # folding all of them. It is that of the state now: the next command of the transaction changes it.
-            pending=tuple([wanted.key for wanted in self._core.pending(self.state)]),
+            pending=pending,
             causation=cause[0] if cause is not None else None,
             correlation=cause[1] if cause is not None else None,
         )
@@ -295,7 +299,7 @@ class FoldedStream(Generic[S, C, E]):
         if snapshots is not None and fold.ignored:
             snapshots.ignored += 1
         self._port.state = self.state = fold.state
-        self.time, self._causes = fold.at, fold.causes
+        self.time, self._causes, self._wanted = fold.at, fold.causes, fold.causes
         self._growth = Growth(fold.fresh, fold.fresh_bytes, fold.snapshot_bytes)
         await self._port.folded(fold.first)
         self.stale = False

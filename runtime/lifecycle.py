@@ -31,6 +31,7 @@ from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.errors import BackpressureShed, ConfigError, PersistenceError, RefoldError
 from refold.events.core.ids import SessionId, kind_and_identifier
+from refold.events.core.pure_core import keys_of
 from refold.events.core.records import StreamHead
 from refold.events.kinds.runtime import (
     RUNTIME_CODEC,
@@ -371,7 +372,7 @@ async def _cancel_open_runs(context: RuntimeContext) -> None:
 
 def _has_open_run(head: StreamHead) -> bool:
     """Tell whether a session waits for more than the times of inputs that were accepted for later."""
-    return any(not is_scheduled(key) for key in head.pending)
+    return any(not is_scheduled(key) for key in keys_of(head.pending))
 
 
 # State of the process by nature: a fork copies all of it.

@@ -22,7 +22,7 @@ from refold.events.core.codec import EventCodec
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.event import Event
 from refold.events.core.ids import EventRef, StreamName, version_in
-from refold.events.core.pure_core import PureCore, Versioned, evolve_all
+from refold.events.core.pure_core import PureCore, Versioned, evolve_all, keys_of
 from refold.events.core.records import Snapshot, StoredEvent
 from refold.events.core.state_codec import Piece, StateCodec
 from refold.stores.append_rules import BYTES_MAX
@@ -259,7 +259,7 @@ def causes_after(before: Causes, pending: Sequence[str], version: int, correlati
     after which a key is there for the first time is the one that asked for it, live and after a restart.
     """
     origin = version_in(correlation) if correlation is not None else version
-    return {key: before.get(key, (version, origin)) for key in pending}
+    return {key: before.get(key, (version, origin)) for key in keys_of(pending)}
 
 
 def state_codec(core: PureCore[S, Any, Any]) -> StateCodec[S] | None:

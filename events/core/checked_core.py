@@ -26,6 +26,7 @@ from refold.events.core.codec import EventCodec, Upcasters
 from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed
 from refold.events.core.event import Event
 from refold.events.core.pure_core import (
+    DIGEST_MARK,
     C,
     CommandKey,
     E,
@@ -224,8 +225,11 @@ class CheckedCore(PureCore[S, C, E]):
                     "microseconds since the epoch, UTC, such as event.at + 5 * SECOND_US"
                 )
         keys = [effect.key for effect in effects]
-        if len(set(keys)) < len(keys) or not all(isinstance(key, str) and len(key.split()) == 1 for key in keys):
-            raise CoreFailed(f"{self.name}.pending must give each effect a key of its own without spaces, not {keys}")
+        if len(set(keys)) < len(keys) or not all(map(_is_key, keys)):
+            raise CoreFailed(
+                f"{self.name}.pending must give each effect a key of its own without spaces, not {keys}; "
+                f"none begins with {DIGEST_MARK!r}"
+            )
         return effects
 
     def due(self, effect: WaitUntil) -> C:
@@ -418,3 +422,7 @@ def _nothing_can_change(info: msgspec.inspect.Type, inside: tuple[type, ...]) ->
             return _nothing_can_change(inner, inside)
         case _:
             return isinstance(info, _PLAIN)
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and len(key.split()) == 1 and not key.startswith(DIGEST_MARK)

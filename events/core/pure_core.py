@@ -25,8 +25,9 @@ stimulus always give the same batch. `refold.events.core.checked_core` holds a u
 runs without those checks. Times are integers, microseconds since the epoch, UTC; `SECOND_US` is a second.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
@@ -39,7 +40,7 @@ CONSEQUENCES_MAX = 100_000
 """Most events of one batch; a core that decides more is taken to be circling."""
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Work outside that a state asks for. Two effects with one key are the same work."""
 
     idle: ClassVar[bool] = False
@@ -70,6 +71,36 @@ class WaitUntil(Wait, frozen=True, kw_only=True):
     pause: bool = False
     """A length of time counts, not the calendar: the wait also ends when so much time has passed on a wall clock that
     was set back."""
+
+
+DIGEST_MARK = "="
+"""Begins the digest that stands beside the keys of pending effects in the log; a key never begins so."""
+
+_encode = msgspec.json.Encoder(order="deterministic", enc_hook=lambda value: type(value).__name__).encode
+
+
+def noted(effects: Sequence[Effect], before: Container[str]) -> tuple[str, ...]:
+    """Return what the log notes of pending effects: their keys, then a digest of what the new ones are.
+
+    So that a replay compares the effects and not only their keys. One that can be written in no JSON has no digest.
+
+    Args:
+        effects: all that a state asks for.
+        before: the keys of those that it asked for before the batch.
+    """
+    keys = tuple([effect.key for effect in effects])
+    new = [(type(effect).__name__, effect) for effect in effects if effect.key not in before]
+    if not new:
+        return keys
+    try:
+        return (*keys, DIGEST_MARK + hashlib.sha256(_encode(new)).hexdigest()[:8])
+    except (TypeError, ValueError, RecursionError):
+        return keys
+
+
+def keys_of(pending: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys among what the log notes of pending effects."""
+    return tuple([key for key in pending if not key.startswith(DIGEST_MARK)])
 
 
 class Recorded(msgspec.Struct, frozen=True):

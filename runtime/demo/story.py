@@ -22,6 +22,7 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import text_of
 from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.core.ids import stream_name
+from refold.events.core.pure_core import keys_of
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.inspection.check import CheckReport, check_log
@@ -255,7 +256,7 @@ async def _read(log: Path) -> tuple[list[RecordedEvent[ev.SessionEvent]], tuple[
     async with opened(log) as store:
         head = await store.head(stream)
         stored = await store.read_stream(stream)
-    return SESSION_CODEC.recorded(stored), head.pending if head is not None else ()
+    return SESSION_CODEC.recorded(stored), keys_of(head.pending) if head is not None else ()
 
 
 def _batches(events: Sequence[RecordedEvent[ev.SessionEvent]]) -> tuple[Batch, ...]:

@@ -13,6 +13,7 @@ from refold.events.core.codec import tag_of
 from refold.events.core.content import Block
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.core.pure_core import keys_of
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.messages import Usage
 from refold.events.model.request import prepared_of
@@ -131,7 +132,7 @@ async def listed_session(store: EventStore, head: StreamHead) -> ListedSession:
         began_at=first[0].at,
         at=last[0].at,
         first_input=first_input,
-        pending=head.pending,
+        pending=keys_of(head.pending),
         parent=parent_in(first[0]),
     )
 

@@ -27,7 +27,7 @@ from refold.actors.kernel.supervision import Background
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
 from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
-from refold.events.core.pure_core import Plan, Recorded, evolve_all, plan
+from refold.events.core.pure_core import Plan, Recorded, evolve_all, noted, plan
 from refold.events.core.records import EncodedBatch
 from refold.events.core.redaction import Redaction
 from refold.events.model.payloads import recordable, without_secrets
@@ -354,15 +354,14 @@ def decided(
         return event
 
     at = max(now_us, state.at)
+    before = tuple(effect.key for effect in SESSION_CORE.pending(state))
     planned = plan(SESSION_CORE, state, redaction.command(command), at, recorded)
     batch = EncodedBatch(
         stream=stream_name(SESSION_KIND, session),
         expected_version=version,
         at=at,
         events=tuple(encoded),
-        pending=()
-        if isinstance(planned, Recorded)
-        else tuple(effect.key for effect in SESSION_CORE.pending(planned.state)),
+        pending=() if isinstance(planned, Recorded) else noted(SESSION_CORE.pending(planned.state), before),
     )
     return planned, batch
 

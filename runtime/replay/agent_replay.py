@@ -25,7 +25,7 @@ from refold.agents.agent import AnyAgent, with_subagents
 from refold.events.core.content import (
     Json,
 )
-from refold.events.core.difference import NOTHING, Difference, json_of
+from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
 from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
@@ -41,7 +41,15 @@ from refold.events.model.request import applied, form_of, plain_request, prepare
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState
-from refold.replay.core_replay import AFTER_A_DIFFERENCE, CoreReplay, Divergence, Tally, What, difference_of
+from refold.replay.core_replay import (
+    AFTER_A_DIFFERENCE,
+    EFFECTS_DIGEST,
+    CoreReplay,
+    Divergence,
+    Tally,
+    What,
+    difference_of,
+)
 from refold.replay.current_agent import (
     CurrentAgent,
     PastRecalling,
@@ -152,6 +160,8 @@ class AgentReplay:
         if decided is not None:
             found.append(decided)
         self._state = evolve_all(SESSION_CORE, events, self._state)
+        if decided is not None and decided.difference.path == EFFECTS_DIGEST:
+            found[-1] = self._with_effects_then(decided)
         self._places += [(stored.position, stored.at) for stored in batch]
         for version, event in enumerate(events, batch[0].version):
             if isinstance(event, ev.AgentConfigured):
@@ -168,6 +178,14 @@ class AgentReplay:
         if divergence is not None:
             self._decisions = None
         return divergence
+
+    def _with_effects_then(self, decided: Divergence) -> Divergence:
+        """Return a divergence of effects under the same keys, of which the log has a digest, with where they differ."""
+        then = json_of(SESSION_CORE.pending(self._state))
+        difference = first_difference(then, decided.now, "pending")
+        if difference is None:
+            return decided
+        return msgspec.structs.replace(decided, difference=difference, recorded=then)
 
     async def _user_code(self, batch: Sequence[StoredEvent], stimulus: ev.SessionEvent) -> list[Divergence]:
         match stimulus:

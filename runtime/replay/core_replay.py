@@ -21,7 +21,7 @@ from refold.events.core.difference import NOTHING, Difference, first_difference,
 from refold.events.core.errors import CoreFailed, LogFormatError, RefoldError
 from refold.events.core.event import Event
 from refold.events.core.ids import StreamName, event_ref
-from refold.events.core.pure_core import PureCore, Versioned, evolve_all, replan
+from refold.events.core.pure_core import Effect, PureCore, Versioned, evolve_all, keys_of, noted, replan
 from refold.events.core.records import StoredEvent
 from refold.events.model.messages import RequestReference
 from refold.events.session.events import AgentConfigured, TerminalEvent
@@ -61,6 +61,9 @@ Differs = Literal["history", "consequence", "missing", "extra", "pending", "fail
 another field. `missing`: recorded, and not decided now. `extra`: decided now, and not
 recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it.
 """
+
+EFFECTS_DIGEST = "pending.digest"
+"""Path of a difference in effects that have the same keys."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -170,6 +173,7 @@ class CoreReplay(Generic[S, E]):
         self._codec = codec
         self._state = core.initial()
         self._history = _History()
+        self._wanted: tuple[str, ...] = ()
         self.core_version: int | None = None
         """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
 
@@ -198,11 +202,13 @@ class CoreReplay(Generic[S, E]):
             return divergence
         try:
             plan = replan(self._core, self._state, recorded[0], recorded[0].at)
-            pending = tuple(effect.key for effect in self._core.pending(plan.state))
+            wanted = self._core.pending(plan.state)
+            pending = noted(wanted, self._wanted)
         except CODE_ERRORS as error:
             return self._failure(batch, -1, recorded[0], error)
         self._state = plan.state
-        return self._in_consequences(batch, recorded[1:], plan.events[1:]) or self._in_pending(batch, pending)
+        self._wanted = pending
+        return self._in_consequences(batch, recorded[1:], plan.events[1:]) or self._in_pending(batch, pending, wanted)
 
     def _decoded(self, batch: Sequence[StoredEvent]) -> list[E]:
         first = batch[0]
@@ -264,12 +270,19 @@ class CoreReplay(Generic[S, E]):
             return msgspec.structs.replace(now, totals=None)
         return now
 
-    def _in_pending(self, batch: Sequence[StoredEvent], now: tuple[str, ...]) -> Divergence | None:
+    def _in_pending(
+        self, batch: Sequence[StoredEvent], now: tuple[str, ...], wanted: Sequence[Effect]
+    ) -> Divergence | None:
         recorded = batch[0].pending or ()
-        difference = difference_of(recorded, now, "pending")
+        keys, keys_now = keys_of(recorded), keys_of(now)
+        difference = difference_of(keys, keys_now, "pending")
+        left, right = json_of(keys), json_of(keys_now)
+        # Logs of before have no digest of the effects.
+        if difference is None and len(recorded) > len(keys) and recorded != now:
+            right = json_of(wanted)
+            difference = Difference(path=EFFECTS_DIGEST, left=recorded[-1], right=now[-1])
         if difference is None:
             return None
-        left, right = json_of(recorded), json_of(now)
         return self._divergence(batch, len(batch) - 2, "pending", difference, recorded=left, now=right)
 
     def _failure(self, batch: Sequence[StoredEvent], index: int, event: E, error: Exception) -> Divergence:

@@ -21,7 +21,7 @@ import msgspec
 from refold.agents.loading import AgentSource
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import SessionId, kind_and_identifier
-from refold.events.core.pure_core import WaitUntil
+from refold.events.core.pure_core import WaitUntil, keys_of
 from refold.events.session.core import SESSION_KIND
 from refold.scenarios import faults
 from refold.scenarios.command.log_prefixes import Prefix, RecordedLog
@@ -78,7 +78,7 @@ def boundaries(log: RecordedLog) -> list[Boundary]:
     for length, batch in enumerate(log.batches, start=1):
         stream, last = batch[0].stream, batch[-1]
         if kind_and_identifier(stream)[0] == SESSION_KIND:
-            pending[stream] = batch[0].pending or ()
+            pending[stream] = keys_of(batch[0].pending or ())
         if length in ends:
             place = {"position": last.position, "stream": stream, "version": last.version}
             found.append(msgspec.convert({"kind": "commit", **place}, Boundary))

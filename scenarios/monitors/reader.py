@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from refold.events.core.content import ResultContent, TextBlock
 from refold.events.core.ids import RunId
+from refold.events.core.pure_core import keys_of
 from refold.events.core.records import StoredEvent
 from refold.events.session import events as ev
 from refold.events.session.state import run_of_input
@@ -88,10 +89,11 @@ class SessionReader:
         self.versions[stored.stream] = stored.version
         self.places[session, stored.version] = (stored.position, stored.at)
         if stored.pending is not None:
+            keys = keys_of(stored.pending)
             for key in self.pending.get(stored.stream, ()):
-                if key not in stored.pending:
+                if key not in keys:
                     self.withdrawn_s[stored.stream, key] = self._world.now_s()
-            self.pending[stored.stream] = stored.pending
+            self.pending[stored.stream] = keys
         if isinstance(event, Keyed) and event.key is not None:
             self.taken[stored.stream, type(event).__name__, event.key] += 1
         match event:

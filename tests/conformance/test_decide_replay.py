@@ -54,6 +54,7 @@ from refold.events.session.events import (
     ToolApprovalRequested,
     ToolCallCompleted,
 )
+from refold.events.session.react import CallModel, RunTool
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import ReplayReport, replay, replay_sync
 from refold.replay.core_replay import What
@@ -447,6 +448,44 @@ async def test_an_evolve_that_counts_otherwise_is_a_divergence_at_the_end_of_the
     monkeypatch.setattr(type(SESSION_CORE), "evolve", staticmethod(changed))
     report = await replay(log, level=level, agent=office() if level == "decide" else None, session="s")
     assert str(report.divergence).startswith(f"session/s@{where}")
+
+
+@pytest.mark.parametrize("level", ["core", "decide"])
+@pytest.mark.parametrize(
+    ("kind", "changes", "where"),
+    [
+        (RunTool, {"input": {}}, "8: pending.digest: "),
+        (CallModel, {"turn": 7}, "5: pending.digest: "),
+    ],
+    ids=["a tool without its arguments", "another turn"],
+)
+async def test_effects_are_compared_and_not_only_their_keys(
+    log: InMemoryStore, monkeypatch: pytest.MonkeyPatch, level: Any, kind: Any, changes: Any, where: str
+) -> None:
+    pending = type(SESSION_CORE).pending
+
+    def changed(state: Any) -> Any:
+        effects = pending(state)
+        return [msgspec.structs.replace(each, **changes) if isinstance(each, kind) else each for each in effects]
+
+    monkeypatch.setattr(type(SESSION_CORE), "pending", staticmethod(changed))
+    report = await replay(log, level=level, agent=office() if level == "decide" else None, session="s")
+    assert str(report.divergence).startswith(f"session/s@{where}")
+
+
+async def test_another_time_that_a_run_may_take_is_a_difference() -> None:
+    def timed(run_timeout_s: float) -> Agent:
+        config = AgentConfig(model="m", run_timeout_s=run_timeout_s)
+        return Agent(config=config, provider=ScriptedProvider([say("One.")]))
+
+    store = InMemoryStore()
+    async with AgentRuntime(timed(900), log=store) as runtime:
+        await (await runtime.session("s")).send("Go")
+    assert places(await replay(store, agent=timed(900))) == []
+    report = await replay(store, agent=timed(0.0001))
+    said = re.fullmatch(r"session/s@5: pending\[0\].due_at: (\d+) -> (\d+)", str(report.divergence))
+    assert said is not None, report.divergence
+    assert int(said[1]) - int(said[2]) == 900_000_000 - 100
 
 
 async def test_other_prices_are_no_difference_where_no_budget_decides_by_them() -> None:
