@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from refold.actors.calls.protocols import StreamingProvider as StreamingProvider
     from refold.actors.calls.protocols import TellingProvider as TellingProvider
     from refold.actors.calls.tool_context import ToolContext as ToolContext
+    from refold.actors.calls.tool_context import current_context as current_context
     from refold.actors.cancellation import CancellationToken as CancellationToken
     from refold.actors.kernel.errors import ActorStopped as ActorStopped
     from refold.actors.kernel.errors import AskCycle as AskCycle
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from refold.events.model.messages import Usage as Usage
     from refold.events.model.messages import UsageDelta as UsageDelta
     from refold.events.model.retry import RetryPolicy as RetryPolicy
+    from refold.events.model.run_context import RunContext as RunContext
     from refold.events.model.spending import Budget as Budget
     from refold.events.model.spending import Price as Price
     from refold.events.session.events import Allow as Allow
@@ -148,7 +150,7 @@ else:
             "refold.actors.calls.middleware": "HookContext Middleware ToolCall",
             "refold.actors.calls.policy": "Policy",
             "refold.actors.calls.protocols": "Provider StreamingProvider TellingProvider",
-            "refold.actors.calls.tool_context": "ToolContext",
+            "refold.actors.calls.tool_context": "current_context ToolContext",
             "refold.actors.cancellation": "CancellationToken",
             "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",
             "refold.agent_runtime": "AgentRuntime SyncRuntime",
@@ -174,6 +176,7 @@ else:
                 "Delta ModelRequest ModelResponse TextDelta ThinkingDelta ToolInputDelta ToolUse Usage UsageDelta"
             ),
             "refold.events.model.retry": "RetryPolicy",
+            "refold.events.model.run_context": "RunContext",
             "refold.events.model.spending": "Budget Price",
             "refold.events.session.events": "Allow Ask Deny ProposedCall ToolApprovalRequested",
             "refold.memory.episodic": "EpisodicStore",

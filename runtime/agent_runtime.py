@@ -78,7 +78,7 @@ class AgentRuntime(Generic[Out_co]):
         auto_resume: whether runs that an earlier process left open go on by themselves; default True, else
             `Session.resume`.
         app_version: the application's own version, recorded with each run; default None.
-        deps: given to tools as `ToolContext.deps`; default None.
+        deps: what the application depends on, instead of its agent's `Agent.deps`; opened and closed likewise.
         cancel_grace_s: how long a cancelled effect may take to end before it is abandoned; default 5.
         close_grace_s: how long `close` waits for running effects to reach the log; default 5.
         ask_timeout_s: after how long an unanswered ask fails; default 30.
@@ -209,7 +209,7 @@ class AgentRuntime(Generic[Out_co]):
         """Open the runtime where no block can hold it, as in a notebook, and return it; `close` ends it.
 
         Raises:
-            ConfigError: it has been open already.
+            ConfigError: it has been open already, or what its agents depend on cannot be opened.
             LogInUse: another runtime has the log.
             PersistenceError: the log cannot be opened, read or written.
             AskTimeout: the log takes too long to write.
@@ -235,12 +235,16 @@ class AgentRuntime(Generic[Out_co]):
     ) -> None:
         self._face.close()
 
-    async def session(self, session_id: str | None = None, *, restore: bool = False) -> Session[Out_co]:
+    async def session(
+        self, session_id: str | None = None, *, restore: bool = False, deps: object = None
+    ) -> Session[Out_co]:
         """Return a session: a new one, or one that is in the log.
 
         Args:
             session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
             restore: the session must be in the log.
+            deps: what runs depend on that are sent, resumed or decided about by what is returned, instead of what the
+                agent does. It is given as it is, is the caller's to close, and is not recorded. None = as the agent.
 
         Raises:
             ConfigError: the id cannot be one, or `restore` is set and the log has no such session, or no more.
@@ -250,7 +254,7 @@ class AgentRuntime(Generic[Out_co]):
             make = self.options.session_ids
             session_id = make() if make is not None else str(uuid.uuid4())
         name = SessionId(checked_identifier(session_id, "session id"))
-        session = Session(self.context, name, self.agent.output_type)
+        session = Session(self.context, name, self.agent.output_type, deps)
         stream = stream_name(SESSION_KIND, session.id)
         if restore and await self.store.head(stream) is None:
             await require_not_deleted(self.store, stream)
@@ -461,18 +465,21 @@ class SyncRuntime(Generic[Out_co]):
     recorded_after = blocking(AgentRuntime.recorded_after)
     tools_in_force = blocking(AgentRuntime.tools_in_force)
 
-    def session(self, session_id: str | None = None, *, restore: bool = False) -> SyncSession[Out_co]:
+    def session(
+        self, session_id: str | None = None, *, restore: bool = False, deps: object = None
+    ) -> SyncSession[Out_co]:
         """Return a session: a new one, or one that is in the log.
 
         Args:
             session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
             restore: the session must be in the log.
+            deps: as `AgentRuntime.session`.
 
         Raises:
             ConfigError: the id cannot be one, or `restore` is set and the log has no such session.
             ActorStopped: the runtime is closed.
         """
-        found = self.loop_thread.run(lambda: self.asynchronous.session(session_id, restore=restore))
+        found = self.loop_thread.run(lambda: self.asynchronous.session(session_id, restore=restore, deps=deps))
         return SyncSession(self.loop_thread, found, self.asynchronous.recorded_after)
 
     def subscribe(self, subscriber: Subscriber, *, session: str | None = None) -> Callable[[], None]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
+from refold.actors.agent.deps import Dependencies
 from refold.actors.calls.middleware import Hooks
 from refold.actors.effects import EffectsInFlight
 from refold.actors.journal import Journal
@@ -32,6 +33,8 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     system: ActorSystem
     event_bus: EventBus
     """Tells of events that are durable, and of what passes by."""
+    dependencies: Dependencies
+    """What the application depends on, for each run."""
     in_flight: EffectsInFlight
     """The effects that run in this process."""
     agents: tuple[str, ...]

@@ -15,6 +15,7 @@ import selectors
 from collections.abc import Sequence
 from weakref import WeakSet
 
+from refold.actors.agent.deps import Dependencies
 from refold.actors.effects import EffectsInFlight
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
@@ -27,6 +28,7 @@ from refold.actors.kernel.system import ActorSystem, ended_without_fail
 from refold.actors.snapshots import Snapshots
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AnyAgent
+from refold.agents.opened_deps import OpenedDeps
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.errors import BackpressureShed, ConfigError, PersistenceError, RefoldError
@@ -81,6 +83,8 @@ class Lifecycle:
         self.agents = RunningAgents(agent, self._pool)
         snapshots = settings.step_snapshots
         self.step_snapshots = StepSnapshots(snapshots) if snapshots is not None else None
+        self._dependencies = Dependencies()
+        self._opened = OpenedDeps([found.agent for found in self.agents], settings.deps)
         self._in_flight = EffectsInFlight()
         self._context: RuntimeContext | None = None
         self._owns_store = False
@@ -146,7 +150,7 @@ class Lifecycle:
         """Open the log and start the actors.
 
         Raises:
-            ConfigError: that was done before.
+            ConfigError: that was done before; or what an agent depends on cannot be opened.
             LogInUse: another runtime has the log.
             PersistenceError: the log cannot be opened, read or written.
             AskTimeout: the log takes too long to write.
@@ -160,6 +164,7 @@ class Lifecycle:
             system = self._new_system()
             store, self._owns_store = await opened_store(self._settings)
             self._context = self._shared(store, system)
+            await self._opened.open(self._dependencies, system)
             await self._start(self._context)
         except BaseException:
             await self._release()
@@ -193,6 +198,7 @@ class Lifecycle:
             journal=journal,
             system=system,
             event_bus=self.event_bus,
+            dependencies=self._dependencies,
             in_flight=self._in_flight,
             agents=tuple(agents.agents),
             has_hooks=any(found.hooks is not None for found in agents),
@@ -295,20 +301,27 @@ class Lifecycle:
         finally:
             try:
                 if context is not None:
-                    await context.journal.close()
-                    if context.journal.snapshots is not None:
-                        await context.journal.snapshots.close(context.system.clock, self._settings.close_grace_s)
+                    await self._opened.close(context.system.clock, self._settings.close_grace_s)
             finally:
-                self.metrics.end()
-                self.event_bus.end()
-                for name in self._approval_pool.close():
-                    log.warning("the approval handler still thinks about %s in its thread", name)
-                for name in self._pool.close():
-                    log.warning("the tool call %s still runs in its thread", name)
-                if context is not None and self._owns_store:
-                    await context.store.close()
-                elif context is not None and isinstance(context.store, ContainedStore):
-                    context.store.let_go()
+                await self._release_log(context)
+
+    async def _release_log(self, context: RuntimeContext | None) -> None:
+        try:
+            if context is not None:
+                await context.journal.close()
+                if context.journal.snapshots is not None:
+                    await context.journal.snapshots.close(context.system.clock, self._settings.close_grace_s)
+        finally:
+            self.metrics.end()
+            self.event_bus.end()
+            for name in self._approval_pool.close():
+                log.warning("the approval handler still thinks about %s in its thread", name)
+            for name in self._pool.close():
+                log.warning("the tool call %s still runs in its thread", name)
+            if context is not None and self._owns_store:
+                await context.store.close()
+            elif context is not None and isinstance(context.store, ContainedStore):
+                context.store.let_go()
 
     # Failures of actors
 

@@ -266,6 +266,7 @@ class RunningAgents:
                 journal.store,
                 event_bus,
                 policy=agent.policy,
+                prompt=agent.config.prompt_function,
                 offer=agent.offer,
                 output_check=found.output_check,
                 recovery=agent.config.recovery_function,
@@ -282,7 +283,6 @@ class RunningAgents:
                 found.tools,
                 journal,
                 event_bus,
-                deps=context.settings.deps,
                 subagents=subagents,
                 recovery=found.agent.config.recovery_function,
                 cancel_grace_s=context.settings.cancel_grace_s,
@@ -290,7 +290,7 @@ class RunningAgents:
             )
 
         def session(_: str) -> Actor:
-            port = SessionPort(settings[self.main.id], journal.store, event_bus, settings)
+            port = SessionPort(settings[self.main.id], journal.store, event_bus, settings, context.dependencies)
             return EventSourcedActor(SESSION_CORE, SESSION_CODEC, journal, port, in_flight)
 
         system.register(SESSION_KIND, session)

@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from refold.actors.calls.middleware import HookContext
+from refold.actors.calls.tool_context import running_context
 from refold.actors.effects import CancelEffect, EffectEnded, tell_end
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.mailbox import Vital
@@ -33,6 +35,8 @@ class StartApproval(Vital, frozen=True, kw_only=True):
     session: SessionId
     reply_to: ActorRef
     request: ToolApprovalRequested
+    where: HookContext
+    """For whom the handler is called."""
 
 
 class ApprovalActor(Actor):
@@ -79,6 +83,7 @@ class ApprovalActor(Actor):
     async def _have_decided(self, ask: AskHandler, message: StartApproval) -> None:
         place, request = (message.reply_to.address, message.key), message.request
         command: DecideApproval | None = None
+        running_context.set(message.where)
         try:
             command = _decision(request, await ask(message.session, request))
         except asyncio.CancelledError:

@@ -162,7 +162,7 @@ async def compacted(
     plain, reference = await requests.plain(wanted)
     remembered = await requests.remembered(wanted, plain)
     wanted = msgspec.structs.replace(wanted, remembered=remembered)
-    counted = Prepared(added=remembered.added)
+    counted = Prepared(prompt=wanted.prompt, added=remembered.added)
     asked, refused = policy.provider or provider, None
     try:
         while True:
@@ -213,7 +213,7 @@ async def compacted(
         return _without(wanted, Unusable(str(error), response.usage))
     if now_wanted is None:
         raise NotWanted
-    return msgspec.structs.replace(now_wanted, remembered=remembered)
+    return msgspec.structs.replace(now_wanted, prompt=wanted.prompt, remembered=remembered)
 
 
 def _built(wanted: WantedRequest, reference: RequestReference, payloads: Mapping[PayloadHash, bytes]) -> BuiltRequest:

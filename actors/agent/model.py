@@ -17,13 +17,14 @@ import msgspec
 
 from refold.actors.agent.compaction import NotWanted, Summarising, compacted
 from refold.actors.agent.refusals import Refusals, with_refused_turn
-from refold.actors.calls.middleware import HookContext, Hooks
+from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import BuiltRequest, OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.calls.results import lost_connection
 from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
+from refold.actors.calls.tool_context import running_context
 from refold.actors.calls.validation import checked_delta, checked_response
 from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, error_words
 from refold.actors.effects import (
@@ -49,6 +50,7 @@ from refold.events.model.context_window import ContextWindow
 from refold.events.model.messages import NOTHING, Delta, ModelRequest, ModelResponse, Usage, UsageDelta
 from refold.events.model.payloads import restored
 from refold.events.model.redacted_stream import RedactedStream
+from refold.events.model.run_context import PromptFunction
 from refold.events.session.commands import (
     RecordModelFailure,
     RecordModelInterruption,
@@ -110,6 +112,7 @@ class ModelActor(Actor):
         observer: SessionObserver,
         *,
         policy: Policy | None = None,
+        prompt: PromptFunction | None = None,
         offer: Offer | None = None,
         output_check: CheckOutput | None = None,
         recovery: RecoveryFunction | None = None,
@@ -124,7 +127,9 @@ class ModelActor(Actor):
         self._window = window
         self._summariser = summariser or provider
         self._hooks = hooks
-        self._requests = RequestMaker(store, offer=offer, recalling=recalling, window=window, hooks=hooks)
+        self._requests = RequestMaker(
+            store, prompt=prompt, offer=offer, recalling=recalling, window=window, hooks=hooks, redaction=redaction
+        )
         self._provider = provider
         self._observer = observer
         self._calls: dict[tuple[str, str], _Calling] = {}
@@ -163,6 +168,7 @@ class ModelActor(Actor):
         ended = EffectEnded(key=message.key)
         calling.begun = True
         call_under_way.set(calling.call)
+        running_context.set(message.wanted.where)
         try:
             if not calling.cancelled:
                 ended = await self._call(calling)
@@ -182,13 +188,12 @@ class ModelActor(Actor):
     async def _call(self, calling: _Calling) -> EffectEnded:
         message = calling.message
         try:
-            wanted = await self._compacted(message)
+            wanted = await self._compacted(message, await self._requests.prompted(message.wanted))
             calling.paid = wanted.paid
             response, outgoing = await self._answered(calling, wanted)
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
-            where = HookContext(session=message.wanted.session, run=message.wanted.run, turn=message.wanted.turn)
-            answer = await self._rules.answer(response, where, outgoing.tools, outgoing.request.tools)
+            answer = await self._rules.answer(response, wanted.where, outgoing.tools, outgoing.request.tools)
             rejected = self._rules.rejection(response)
         except NotWanted:
             return EffectEnded(key=message.key)
@@ -261,10 +266,8 @@ class ModelActor(Actor):
         self, hooks: Hooks, calling: _Calling, response: ModelResponse, outgoing: OutgoingRequest
     ) -> tuple[ModelResponse, OutgoingRequest]:
         """Return an answer as middleware leaves it, and the request with the model's own where they differ."""
-        message = calling.message
-        context = HookContext(session=message.wanted.session, run=message.wanted.run, turn=message.wanted.turn)
         try:
-            changed = await hooks.post_llm(context, response)
+            changed = await hooks.post_llm(calling.message.wanted.where, response)
         except BaseException:
             calling.partial.add(UsageDelta(response.usage))  # It was paid for, used or not.
             raise
@@ -274,9 +277,9 @@ class ModelActor(Actor):
         whole = restored(Message("assistant", own.content), own.payloads).content
         return changed, outgoing.answered_with(cast("tuple[AnswerContent, ...]", whole))
 
-    async def _compacted(self, message: StartModelCall) -> WantedRequest:
+    async def _compacted(self, message: StartModelCall, wanted: WantedRequest) -> WantedRequest:
         if not isinstance(self._window, Summarising):
-            return message.wanted
+            return wanted
         clock = self.system.clock
         make = functools.partial(
             compacted,
@@ -285,7 +288,7 @@ class ModelActor(Actor):
             self._summariser,
             clock,
             message.reply_to,
-            message.wanted,
+            wanted,
             functools.partial(self._in_flight, message),
             self._redaction,
         )

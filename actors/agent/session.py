@@ -15,6 +15,7 @@ from typing import ClassVar, assert_never
 import msgspec
 
 from refold.actors.agent.approval import APPROVAL_KIND, StartApproval
+from refold.actors.agent.deps import Dependencies, EnvelopeWithDeps
 from refold.actors.agent.model import MODEL_KIND, StartModelCall
 from refold.actors.agent.subsession import (
     ChildInput,
@@ -25,6 +26,7 @@ from refold.actors.agent.subsession import (
 )
 from refold.actors.agent.tool import StartToolCall
 from refold.actors.calls.conversation import Conversation
+from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.protocols import SessionObserver
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import WantedRequest
@@ -35,7 +37,16 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError
 from refold.events.core.event import Event
-from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, event_ref, kind_and_identifier, stream_name
+from refold.events.core.ids import (
+    AgentId,
+    RunId,
+    SessionId,
+    StreamName,
+    ToolCallId,
+    event_ref,
+    kind_and_identifier,
+    stream_name,
+)
 from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.core.records import StoredEvent
 from refold.events.kinds.tool import TOOL_KIND
@@ -59,7 +70,18 @@ from refold.events.session.commands import (
     SessionCommand,
 )
 from refold.events.session.core import SESSION_CORE, SESSION_KIND
-from refold.events.session.events import ModelResponded, RequestBuilt, SessionEvent, ToolApprovalRequested
+from refold.events.session.events import (
+    CancelRequested,
+    InputQueued,
+    ModelResponded,
+    RequestBuilt,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    SessionEvent,
+    TimerSet,
+    ToolApprovalRequested,
+)
 from refold.events.session.react import AskPerson, CallModel, RunTool
 from refold.events.session.state import (
     Run,
@@ -76,6 +98,9 @@ from refold.events.session.state import (
 from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.session")
+
+ENDS_A_RUN = (RunCompleted, RunFailed, RunCancelled, CancelRequested)
+"""Events after which a run may be over, also one that has not begun."""
 
 
 class PerformedInRun(Performed, frozen=True):
@@ -124,12 +149,16 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         store: EventStore,
         observer: SessionObserver,
         others: Mapping[AgentId, SessionSetting],
+        dependencies: Dependencies,
     ) -> None:
         self.cancel_grace_s = setting.cancel_grace_s
         self._main = setting
         self._others = others
         self._store = store
         self._observer = observer
+        self._dependencies = dependencies
+        self._brought: tuple[object, str | None] | None = None
+        """What the last input came with that its run depends on, and the input's key, until the input is in the log."""
         self._conversation = Conversation(store.read_payloads)
         self._last_batch = 0
         """Version of the first event of the last batch; 0 = there was none in this life of the actor."""
@@ -212,9 +241,35 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                 command = msgspec.structs.replace(command, tools=setting.tools)
         if isinstance(command, SendInput):
             command = msgspec.structs.replace(command, queue_max=setting.queue_max)
+        self._brought = None
+        if isinstance(envelope, EnvelopeWithDeps) and envelope.deps is not None:
+            self._bring(command, envelope.deps)
         if isinstance(command, AllowTurn):
             self._allowed = self.state.run.id if self.state.run is not None else None
         return (*self._preparation(command, setting), command)
+
+    def _bring(self, command: SessionCommand, deps: object) -> None:
+        """Take note of what came with a command; with one that is no input it is for runs that have nothing yet."""
+        if isinstance(command, SendInput):
+            self._brought = deps, command.key
+            return
+        run = [self.state.run.id] if self.state.run is not None else []
+        for named in (*run, *(queued.run for queued in self.state.queue)):
+            self._dependencies.give(self.session, named, deps, instead=False)
+
+    def _note_brought(self, recorded: RecordedEvent[SessionEvent]) -> None:
+        event = recorded.event
+        if self._brought is None or not isinstance(event, InputQueued | TimerSet):
+            return
+        if event.key == self._brought[1] and not getattr(event, "scheduled", 0):
+            run = getattr(event, "joins", None) or run_of_input(recorded.version)
+            self._dependencies.give(self.session, run, self._brought[0])
+            self._brought = None
+
+    def _goes_on(self, run: RunId) -> bool:
+        state = self.state
+        waiting = (*(queued.run for queued in state.queue), *(run_of_input(later.version) for later in state.scheduled))
+        return run in waiting or (state.run is not None and state.run.id == run)
 
     def _preparation(self, command: SessionCommand, setting: SessionSetting) -> Sequence[SessionCommand]:
         """Open the session where something is to be recorded in it, and tell it what is in force for its runs."""
@@ -244,6 +299,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         match envelope.command:
             case SendInput() as command:
                 performed = PerformedInRun(version, new, self._run_of(command, version))
+                if self._brought is not None and self._goes_on(performed.run):  # The input is there since before.
+                    self._dependencies.give(self.session, performed.run, self._brought[0])
                 if isinstance(envelope, ChildInput) and self.effects.blocked:  # The call wants its run to go on.
                     await self.receive(Envelope(ResumeRun(tools=self._setting.tools)))
             case AllowTurn():
@@ -317,6 +374,10 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
 
     def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
         self._last_batch = events[-1].batch
+        for recorded in events:
+            self._note_brought(recorded)
+        if any(isinstance(recorded.event, ENDS_A_RUN) for recorded in events):
+            self._dependencies.keep_only(self.session, self._goes_on)
         self._observer.recorded(self.session, events)
         recalling = self._setting.recalling
         for event in (recorded.event for recorded in events) if recalling is not None else ():
@@ -347,14 +408,25 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                     ancestors=self._ancestors or (),
                     attempt=effect.attempt,
                     again=effect.again,
+                    where=self._where(effect.call, effect.name),
                 )
             case AskPerson():
                 request = self._request_of(effect)
-                message = StartApproval(key=key, session=self.session, reply_to=reply_to, request=request)
+                where = self._where(effect.call, effect.tool)
+                message = StartApproval(key=key, session=self.session, reply_to=reply_to, request=request, where=where)
             case _:
                 assert_never(effect)
         self._order(effect, message)
         return True
+
+    def _deps(self, run: RunId | None) -> object:
+        return self._dependencies.of(self.session, run, self.state.agent)
+
+    def _where(self, call: ToolCallId, tool: str) -> HookContext:
+        """Return for whom functions of the application are called that a call needs."""
+        run = self.state.run
+        named, turn = (run.id, run.turns) if run is not None else (None, 0)
+        return HookContext(session=self.session, run=named, turn=turn, call=call, tool=tool, deps=self._deps(named))
 
     def _wanted_still(self, command: RecordContext) -> WantedRequest | None:
         run = self.state.run
@@ -376,6 +448,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             length=len(messages),
             latest_input=run.latest_input,
             conversation=self._conversation,
+            deps=self._deps(run.id),
             accepted=self.state.accepted if self.state.accepted_by == configuration.model else 0,
             counted=self.state.counted,
             fits=self.state.fits,

@@ -7,7 +7,7 @@ that began it, even where a process crashes between the end of the one and the e
 
 import hashlib
 
-from refold.actors.effects import Envelope
+from refold.actors.agent.deps import EnvelopeWithDeps
 from refold.events.core.ids import (
     IDENTIFIER_BYTES_MAX,
     AgentId,
@@ -25,7 +25,7 @@ CALL_BYTES = 64
 """Room for a call's id behind its session's in the id of a child."""
 
 
-class ChildInput(Envelope, frozen=True, kw_only=True):
+class ChildInput(EnvelopeWithDeps, frozen=True, kw_only=True):
     """The input of a call to its child session, which it opens; its cause is the parent's ToolCallStarted."""
 
     agent: AgentId

@@ -17,11 +17,11 @@ from types import MappingProxyType
 
 import msgspec
 
-from refold.actors.calls.middleware import CallRefused
+from refold.actors.calls.middleware import CallRefused, HookContext
 from refold.actors.calls.policy import recovery_text
 from refold.actors.calls.protocols import SessionObserver, ToolRunner
 from refold.actors.calls.results import RESULT_BYTES_MAX, WithLimit, failure, result_in_steps, text_of_error
-from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
+from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool, running_context
 from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules
 from refold.actors.cancellation import CancellationToken
 from refold.actors.cooperative import in_turns
@@ -77,6 +77,8 @@ class StartToolCall(Vital, frozen=True, kw_only=True):
     attempt: int = 1
     again: bool = False
     """Whether another attempt may follow."""
+    where: HookContext
+    """For whom the body is called."""
 
 
 class RecordFact(Vital, frozen=True):
@@ -126,7 +128,6 @@ class ToolActor(Actor):
 
     Args:
         observer: is told what calls report.
-        deps: the application's own object, for the tool's context.
         subagents: runs other agents for calls of the tool; None = nobody does.
         cancel_grace_s: how long a cancelled body may go on before it counts as abandoned; one that watches its
             token is left alone for the first half of it.
@@ -139,7 +140,6 @@ class ToolActor(Actor):
         journal: Journal,
         observer: SessionObserver,
         *,
-        deps: object = None,
         subagents: Subagents | None = None,
         recovery: RecoveryFunction | None = None,
         cancel_grace_s: float = CANCEL_GRACE_S,
@@ -151,7 +151,6 @@ class ToolActor(Actor):
         self._facts = FoldedStream(TOOL_CORE, TOOL_CODEC, journal)
         self._runner = runner
         self._observer = observer
-        self._deps = deps
         self._subagents = subagents
         self._grace_s, self._patience_s = cancel_grace_s, cancel_grace_s / 2
         self._calls: dict[tuple[str, str], _Running] = {}
@@ -328,7 +327,7 @@ class ToolActor(Actor):
         running.context = ToolContext(
             call=message.call,
             session=message.session,
-            deps=self._deps,
+            deps=message.where.deps,
             cancel=running.token.child(),  # What the body cancels by itself ends no run.
             report=lambda report: self._progressed(running, report),
         )
@@ -345,6 +344,7 @@ class ToolActor(Actor):
             ended_by=lambda: running.ended_by,
         )
         calling_tool.set(calling)
+        running_context.set(message.where)
         try:
             return await self._runner.run(self.tool, message.arguments, running.context)
         except (Exception, asyncio.CancelledError):

@@ -27,14 +27,16 @@ import msgspec
 
 from refold.actors.calls.conversation import own_copy
 from refold.actors.calls.results import result_blocks, text_of_error
+from refold.actors.calls.tool_context import running_context
 from refold.actors.calls.validation import checked_response
 from refold.events.core.content import (
     GivenContent,
     ToolResultBlock,
 )
 from refold.events.core.errors import AgentLoopError
-from refold.events.core.ids import RunId, SessionId, ToolCallId
+from refold.events.core.ids import SessionId, ToolCallId
 from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.events.model.run_context import RunContext
 from refold.events.session.events import Deny
 
 UserBlocks = tuple[GivenContent, ...]
@@ -50,14 +52,11 @@ def _report_to_nobody(report: object) -> None:
     """Likewise."""
 
 
-class HookContext(msgspec.Struct, frozen=True, kw_only=True):
+class HookContext(RunContext[Any], frozen=True, kw_only=True):
     """Where a hook is called."""
 
-    session: SessionId
-    run: RunId | None = None
-    """None where none has begun, and around a tool's body."""
-    turn: int = 0
-    """From 1 in each run; 0 where there is none."""
+    deps: Any = None
+    """What the application depends on, as `ToolContext.deps`."""
     call: ToolCallId | None = None
     """The tool call, around its body."""
     tool: str = ""
@@ -116,17 +115,20 @@ class Hooks:
         return bool(self._overriding("on_pre_llm"))
 
     async def user_message(
-        self, session: SessionId, content: UserBlocks, blocks_of: Callable[[Any], Sequence[GivenContent]]
+        self, context: HookContext, content: UserBlocks, blocks_of: Callable[[Any], Sequence[GivenContent]]
     ) -> UserBlocks:
         """Return an input as it is sent.
 
         Raises:
             AgentLoopError: a hook failed.
         """
-        context = HookContext(session=session)
-        for each in self._overriding("on_user_message"):
-            said = await self._called(each, "on_user_message", context, content)
-            content = content if said is None else tuple(blocks_of(said))
+        outer = running_context.set(context)
+        try:
+            for each in self._overriding("on_user_message"):
+                said = await self._called(each, "on_user_message", context, content)
+                content = content if said is None else tuple(blocks_of(said))
+        finally:
+            running_context.reset(outer)
         return content
 
     async def pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:

@@ -9,14 +9,16 @@ import copy
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from refold.actors.calls.results import text_of_error
 from refold.events.core.content import ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError
-from refold.events.core.ids import RunId, SessionId
+from refold.events.core.ids import SessionId
 from refold.events.model.configuration import RecoveryFunction, ToolSpec
+from refold.events.model.run_context import RunContext
 from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, ProposedCall, Verdict, recorded_reason
 from refold.events.session.normalise import NormalisedResponse
 from refold.events.session.react import BROKEN_TEXT
@@ -82,15 +84,14 @@ async def policy_verdicts(
     answer: NormalisedResponse,
     policy: Policy | None,
     *,
-    session: SessionId,
-    run: RunId,
-    turn: int,
+    where: RunContext[Any],
     tools: Sequence[ToolSpec],
     offered: Sequence[ToolSpec],
 ) -> NormalisedResponse:
     """Return `answer` with the verdicts that its calls get from the policy."""
     if not answer.verdicts:
         return answer
+    assert where.run is not None
     specs = {spec.name: spec for spec in tools}
     names = {spec.name for spec in offered}
     verdicts: list[Verdict] = []
@@ -104,13 +105,14 @@ async def policy_verdicts(
             verdicts.append(verdict)
         else:
             call = ProposedCall(
-                session=session,
-                run=run,
-                turn=turn,
+                session=where.session,
+                run=where.run,
+                turn=where.turn,
                 tool=use.name,
                 input=copy.deepcopy(use.input),
                 tier=spec.tier,
                 effect=spec.effect,
+                deps=where.deps,
             )
             verdicts.append(await _policy_verdict(policy, call, use, verdict))
     return msgspec.structs.replace(answer, verdicts=tuple(verdicts))

@@ -1,11 +1,13 @@
 """The request of a model call, made ready: what it is, what was done to it, and how the log refers to it.
 
-Part of the model effect (`refold.actors.agent.model`), so that user code may run here: the offer of tools, a window on
-the history, what is recalled, middleware. All that it does is in the reference, and the request that is sent is built
-from that by `refold.events.model.request`, as a reader of the log builds it again. Where user code fails, the call
-does.
+Part of the model effect (`refold.actors.agent.model`), so that user code may run here: the system prompt where it is a
+function, the offer of tools, a window on the history, what is recalled, middleware. All that it does is in the
+reference, and the request that is sent is built from that by `refold.events.model.request`, as a reader of the log
+builds it again. Where user code fails, the call does.
 """
 
+import asyncio
+import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, Self, TypeAlias
@@ -23,6 +25,7 @@ from refold.events.core.cleaning import Unrecordable, clean_text
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import AgentLoopError, ProviderError
 from refold.events.core.ids import PayloadHash, RunId, SessionId
+from refold.events.core.redaction import NOTHING_SECRET, Redaction
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
 from refold.events.model.context_window import (
     Context,
@@ -47,6 +50,7 @@ from refold.events.model.request import (
     request_digest,
     with_prepared,
 )
+from refold.events.model.run_context import PromptFunction
 from refold.events.model.spending import Usage
 from refold.events.session.commands import RecordRequest
 
@@ -101,12 +105,21 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What it is without, since the provider refused it."""
     unsummarised: int = 0
     """See `Context`."""
+    deps: object = None
+    """What the application depends on, for its functions."""
+    prompt: str | None = None
+    """What the agent's function gave as the system prompt, where it was asked already."""
     remembered: Remembered | None = None
     """What memories add, where they were asked already."""
     notes: tuple[str, ...] = ()
     """What could not be done to it, in words."""
     paid: Usage = Usage()
     """Tokens that were paid for that."""
+
+    @property
+    def where(self) -> HookContext:
+        """For whom functions of the application are called."""
+        return HookContext(session=self.session, run=self.run, turn=self.turn, deps=self.deps)
 
     def built(self, reference: RequestReference, *, summary: bool = False) -> RecordRequest:
         """Return the command that records a request of this; `summary` says that it asks for one of the history."""
@@ -172,12 +185,16 @@ class RequestMaker:
         self,
         store: PartsReader,
         *,
+        prompt: PromptFunction | None = None,
         offer: Offer | None = None,
         recalling: Recalling | None = None,
         window: ContextWindow | None = None,
         hooks: Hooks | None = None,
+        redaction: Redaction = NOTHING_SECRET,
     ) -> None:
         self._store = store
+        self._prompt = prompt
+        self._redaction = redaction
         self._hooks = hooks
         self._offer = offer
         self._recalling = recalling
@@ -192,10 +209,11 @@ class RequestMaker:
             LogFormatError: the log lacks a part of it, or a part is damaged.
             PersistenceError: the log cannot be read.
         """
+        wanted = await self.prompted(wanted)
         plain, reference = await self.plain(wanted)
         remembered = wanted.remembered or await self.remembered(wanted, plain)
         notes = wanted.notes + remembered.notes
-        prepared = Prepared(refused=wanted.refused, added=remembered.added, notes=notes)
+        prepared = Prepared(refused=wanted.refused, prompt=wanted.prompt, added=remembered.added, notes=notes)
         reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
         prepared, tokens = self._trimmed(plain, wanted, prepared)
         reference = msgspec.structs.replace(
@@ -211,6 +229,29 @@ class RequestMaker:
             prepared=prepared,
             tools=(await self.prompt_and_tools(wanted.configuration))[1],
         )
+
+    async def prompted(self, wanted: WantedRequest) -> WantedRequest:
+        """Return what is wanted with what the agent's function gives as the system prompt, if it has one.
+
+        Raises:
+            AgentLoopError: the function failed, or gave no text.
+        """
+        if self._prompt is None or wanted.prompt is not None:
+            return wanted
+        try:
+            said: object = self._prompt(wanted.where)
+            said = await said if inspect.isawaitable(said) else said
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # The border to user code.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            words = f"{type(error).__name__}: {text_of_error(error)}"
+            raise AgentLoopError(f"the function that makes the system prompt failed: {words}") from error
+        if not isinstance(said, str):
+            raise AgentLoopError(f"the function that makes the system prompt gave {type(said).__name__}, not a text")
+        return msgspec.structs.replace(wanted, prompt=self._redaction.text(clean_text(said)))
 
     async def remembered(self, wanted: WantedRequest, plain: ModelRequest) -> Remembered:
         """Return what memories add to a request to which nothing was done yet."""
@@ -238,8 +279,7 @@ class RequestMaker:
     async def _rewritten(
         self, hooks: Hooks, wanted: WantedRequest, request: ModelRequest, prepared: Prepared
     ) -> Prepared:
-        context = HookContext(session=wanted.session, run=wanted.run, turn=wanted.turn)
-        changed = await hooks.pre_llm(context, request)
+        changed = await hooks.pre_llm(wanted.where, request)
         if changed is request:
             return prepared
         changes = difference(request, changed)

@@ -1,18 +1,34 @@
-"""What a running tool is told, and how it reports back."""
+"""What a running tool is told, and how it reports back; and for whom other functions of the application are called."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import AskCycle
 from refold.actors.kernel.ref import System
 from refold.events.core.content import ResultContent
-from refold.events.core.errors import ToolError
+from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId, stream_name
+from refold.events.model.run_context import RunContext
 from refold.events.session.core import SESSION_KIND
 
 D = TypeVar("D")
+
+running_context: ContextVar[RunContext[Any] | None] = ContextVar("running_context", default=None)
+"""Set where a function of the application is called for a run, and in what that begins."""
+
+
+def current_context() -> RunContext[Any]:
+    """Return for whom this code runs; in functions that Refold calls for a run, and in what these call.
+
+    Raises:
+        ConfigError: it runs for no run.
+    """
+    found = running_context.get()
+    if found is None:
+        raise ConfigError("current_context() is for code that Refold calls for a run, and this is not called so")
+    return found
 
 
 class Subagents(Protocol):
@@ -102,7 +118,7 @@ class ToolContext(Generic[D]):
         session: whose call it is.
         idempotency_key: the same for every attempt at this call, also after a crash; give it to services that can
             recognise a repetition.
-        deps: what the application passed to its runtime as `deps`.
+        deps: what the application depends on: what was given with the input or the session, else `Agent.deps`.
     """
 
     def __init__(

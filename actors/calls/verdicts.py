@@ -50,13 +50,10 @@ class AnswerRules:
         self, response: ModelResponse, where: HookContext, tools: Sequence[ToolSpec], offered: Sequence[ToolSpec]
     ) -> NormalisedResponse:
         """Return what is recorded of a response, large blocks spilled to payloads."""
-        assert where.run is not None
         answer = await policy_verdicts(
             recorded_answer(response, self._check),
             self._policy,
-            session=where.session,
-            run=where.run,
-            turn=where.turn,
+            where=where,
             tools=tools,
             offered=offered,
         )

@@ -59,8 +59,8 @@ async def ended_without_fail(end: "asyncio.Task[R]", hurry: Callable[[], object]
 
 async def stop_all(cells: Mapping[str, ActorCell], clock: Clock, grace_s: float) -> None:
     """Stop the actors of a system; return when all have stopped, or `STOP_NOW_WAIT_S` after the grace period."""
-    if not await _ends_within(grace_s, clock, _stop_in_order(cells)):
-        await _ends_within(STOP_NOW_WAIT_S, clock, _stop_now(cells))
+    if not await ends_within(grace_s, clock, _stop_in_order(cells)):
+        await ends_within(STOP_NOW_WAIT_S, clock, _stop_now(cells))
 
 
 async def _stop_in_order(cells: Mapping[str, ActorCell]) -> None:
@@ -78,7 +78,8 @@ async def _stop_now(cells: Mapping[str, ActorCell]) -> None:
         await stopped
 
 
-async def _ends_within(seconds: float, clock: Clock, work: Coroutine[Any, Any, None]) -> bool:
+async def ends_within(seconds: float, clock: Clock, work: Coroutine[Any, Any, None]) -> bool:
+    """Do work for so long, and cancel it then; return whether it has ended by itself."""
     task = asyncio.get_running_loop().create_task(work, name="closing actors")
     over = asyncio.Event()
     timer = clock.call_later(seconds, over.set)

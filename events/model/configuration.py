@@ -15,6 +15,7 @@ from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import AgentId, PayloadHash, SessionId
 from refold.events.model.retry import RetryPolicy
+from refold.events.model.run_context import PromptFunction
 from refold.events.model.spending import Budget, Price, price_of
 
 Tier = Literal["observe", "act", "confirm"]
@@ -63,7 +64,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         model: the provider's name of the model.
-        system_prompt: what the model is told first; empty = nothing.
+        system_prompt: what the model is told first; empty = nothing. Or a function, plain or async, that returns it:
+            called with a `RunContext` for each model call. What it returned is recorded with the request.
         max_turns: most model calls in one run, >= 1; a run that wants one more fails.
         max_tokens: most output tokens of one answer, >= 1; None = the provider's own limit.
         temperature: 0 to 2; None = the provider's default.
@@ -92,7 +94,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    system_prompt: str | PromptFunction = DEFAULT_SYSTEM_PROMPT
     max_turns: int = DEFAULT_MAX_TURNS
     max_tokens: int | None = None
     temperature: float | None = None
@@ -111,6 +113,16 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     resumes_max: int = DEFAULT_RESUMES_MAX
     streaming: bool = False
     protocol: Protocol = "native"
+
+    @property
+    def prompt_function(self) -> PromptFunction | None:
+        """What returns the system prompt, where that is a function."""
+        return None if isinstance(self.system_prompt, str) else self.system_prompt
+
+    @property
+    def fixed_prompt(self) -> str:
+        """What of the system prompt is the same in every request; empty where it is a function."""
+        return self.system_prompt if isinstance(self.system_prompt, str) else ""
 
     @property
     def recovery_function(self) -> RecoveryFunction | None:
@@ -133,7 +145,11 @@ def _bounds_of_answers(config: AgentConfig) -> Bounds:
     stop = config.stop_sequences
     return (
         ("model", _is_text(config.model) and bool(config.model), "a non-empty string of valid Unicode"),
-        ("system_prompt", _is_text(config.system_prompt), "a string of valid Unicode"),
+        (
+            "system_prompt",
+            _is_text(config.system_prompt) or callable(config.system_prompt),
+            "a string of valid Unicode, or a function that returns one",
+        ),
         ("max_tokens", _is_none_or_count(config.max_tokens, 1), "None or an integer of at least 1"),
         (
             "temperature",
@@ -243,7 +259,8 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     agent: AgentId
     model: str
     system_prompt: PayloadHash
-    """Payload: the prompt's UTF-8 text."""
+    """Payload: the UTF-8 text of what is the same in every prompt; what a function gave is in the request's reference.
+    """
     tool_schemas: PayloadHash
     """Payload: the JSON array of `ToolSpec`s, in name order."""
     tools: tuple[ToolPolicy, ...] = ()
@@ -268,8 +285,9 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     streaming: bool = False
     protocol: Protocol = "native"
     builds_requests: bool = False
-    """Whether an offer of tools, a memory, a context window or middleware may change requests, so that one in flight is
-    recorded as it was built (RequestBuilt); False = a request follows from what is recorded before."""
+    """Whether a prompt function, an offer of tools, a memory, a context window or middleware may change requests, so
+    that one in flight is recorded as it was built (RequestBuilt); False = a request follows from what is recorded
+    before."""
     output_schema: JsonObject | None = None
     """JSON Schema of final answers that are data; None = any text."""
     fingerprint: str = ""
@@ -328,7 +346,7 @@ def configuration_of(
     ordered = tuple(
         msgspec.structs.replace(spec, timeout_s=float(spec.timeout_s)) for spec in sorted(tools, key=lambda it: it.name)
     )
-    prompt = config.system_prompt.encode()
+    prompt = config.fixed_prompt.encode()
     schemas = msgspec.json.encode(ordered)
     given = AgentConfiguration(
         agent=agent,

@@ -65,6 +65,9 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: tuple[tuple[int, int], ...] | None = None
     """The messages of the history that were kept, as ranges from the first to before the second place, in order; None =
     all of them."""
+    prompt: str | None = None
+    """What the agent's function gave as the system prompt, which stands before the configured one; None = it has none.
+    """
     added: tuple[SystemAddition, ...] = ()
     """In the order in which they stand."""
     rewritten: Rewritten | None = None

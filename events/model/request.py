@@ -23,13 +23,15 @@ from refold.events.model.messages import (
     Rewritten,
     Sampling,
     Splice,
-    SystemAddition,
 )
 from refold.events.model.payloads import INLINE_BYTES_MAX, PAYLOAD_BYTES_MAX
 from refold.events.model.refused import without
 
 AS_IT_STANDS = "request"
 """Form of a request whose provider does not say what it makes of it."""
+
+PROMPT_BYTES_MAX = 256
+"""What was done to a request is a payload where it has a system prompt and more bytes than these."""
 
 DIGEST_CHARACTERS = 32
 """So many hexadecimal digits of a SHA-256 are recorded of a request as it left."""
@@ -74,19 +76,15 @@ def applied(request: ModelRequest, prepared: Prepared) -> ModelRequest:
         request = msgspec.structs.replace(request, messages=without(request.messages, prepared.refused.parts))
     if prepared.kept is not None:
         request = msgspec.structs.replace(request, messages=kept_messages(request.messages, prepared.kept))
-    if prepared.added:
-        request = msgspec.structs.replace(request, system_prompt=with_additions(request.system_prompt, prepared.added))
+    if prepared.prompt is not None or prepared.added:
+        texts = (prepared.prompt, request.system_prompt, *(addition.text for addition in prepared.added))
+        request = msgspec.structs.replace(request, system_prompt="\n\n".join(filter(None, texts)))
     return rewritten(request, prepared.rewritten) if prepared.rewritten is not None else request
 
 
 def kept_messages(messages: Sequence[Message], kept: Sequence[tuple[int, int]]) -> tuple[Message, ...]:
     """Return the messages in some ranges of places."""
     return tuple(message for first, end in kept for message in messages[first:end])
-
-
-def with_additions(prompt: str, added: Sequence[SystemAddition]) -> str:
-    """Return a system prompt with texts behind it, an empty line before each."""
-    return "\n\n".join(text for text in (prompt, *(addition.text for addition in added)) if text)
 
 
 def rewritten(request: ModelRequest, changes: Rewritten) -> ModelRequest:
@@ -197,13 +195,15 @@ def with_prepared(
 ) -> tuple[RequestReference, dict[PayloadHash, bytes]]:
     """Return a reference with what was done to its request, as a payload where that is larger than so many bytes.
 
+    A system prompt that a function gave is likely to be the same in each request: a payload is kept once.
+
     Raises:
         Unrecordable: see `recordable`.
     """
     if prepared == NOTHING:
         return reference, {}
     again, data = recordable(prepared)
-    if len(data) <= inline_bytes_max:
+    if len(data) <= (inline_bytes_max if prepared.prompt is None else PROMPT_BYTES_MAX):
         return msgspec.structs.replace(reference, prepared=again), {}
     name = payload_hash(data)
     return msgspec.structs.replace(reference, prepared_payload=name), {name: data}

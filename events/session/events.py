@@ -9,7 +9,7 @@ tag with an upcaster (`refold.events.core.codec`). Tags are written out, never d
 What people and user code may say about a tool call before it runs.
 """
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -533,6 +533,8 @@ class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments, a copy of the policy's own."""
     tier: Tier
     effect: EffectClass
+    deps: Any = None
+    """What the application depends on, as `ToolContext.deps`."""
 
 
 def recorded_reason(reason: object) -> str:

@@ -83,6 +83,10 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         config: how it thinks: its model, its system prompt, its limits.
         provider: answers its requests; or a function that does, given the prompt or the request (`as_provider`).
         tools: what its model may call.
+        deps: what the application's functions work with, such as a database pool: `ToolContext.deps` and
+            `RunContext.deps`. A value; or a function or class, called without arguments when a runtime opens; or an
+            async context manager, or a function that makes one, which is entered then and left when the runtime
+            closes. A subagent that has none has those of the call. Nothing of it is recorded.
         name: its AgentId; holds no slash.
         approval: decides about calls that wait for approval; None = they wait for `Session.decide` or `refold
             approve`.
@@ -113,6 +117,7 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
     config: AgentConfig
     provider: Provider
     tools: Sequence[Tool[..., object]] = ()
+    deps: object = None
     name: str = "agent"
     approval: ApprovalHandler | None = None
     policy: Policy | None = None
@@ -210,7 +215,7 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         hooks = self.hooks()
         remembers = self.memory is not None or self.working_memory is not None
         changed = self.offer is not None or self.context is not None or (hooks is not None and hooks.change_requests)
-        return remembers or changed
+        return remembers or changed or self.config.prompt_function is not None
 
     def _check_names_of_actions(self) -> None:
         for item in self.tools:
@@ -404,6 +409,7 @@ class AgentParts(TypedDict, Generic[Out_co], total=False):
     """The rest of an `Agent`, beside its configuration and its provider; see there."""
 
     tools: Sequence[Tool[..., object]]
+    deps: object
     name: str
     approval: ApprovalHandler | None
     policy: Policy | None
@@ -424,7 +430,8 @@ class AgentParts(TypedDict, Generic[Out_co], total=False):
 
 def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts[Any], RuntimeOptions]:
     """Return the parts of an agent out of keyword arguments, and the others."""
-    parts = {name: value for name, value in given.items() if name in AgentParts.__annotations__}
+    own = AgentParts.__annotations__.keys() - RuntimeOptions.__annotations__.keys()  # Both have `deps`.
+    parts = {name: value for name, value in given.items() if name in own}
     rest = {name: value for name, value in given.items() if name not in parts}
     return cast("AgentParts[Any]", parts), cast("RuntimeOptions", rest)
 

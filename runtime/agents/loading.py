@@ -148,6 +148,15 @@ def load_agent_source(name: str) -> AgentSource:
     return checked_source(_named(name, "an agent", "app.agents:support", lambda it: _agents_in(it, attribute)), name)
 
 
+def load_deps(name: str) -> object:
+    """Return what `name` names, for `Agent.deps`; it is not opened yet.
+
+    Raises:
+        ConfigError: there is no such module or attribute, or importing it fails.
+    """
+    return _named(name, "what an agent depends on", "app.agents:open_deps", lambda it: f"see {it.__file__}")
+
+
 def load_kinds(words: Iterable[str]) -> dict[str, GivenKind]:
     """Return the cores that `words` name, by the kinds of streams that they decide.
 

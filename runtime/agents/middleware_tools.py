@@ -37,7 +37,7 @@ class HookedTools(ToolRegistry):
             AgentLoopError: middleware failed on the result.
             Exception: what the body raised.
         """
-        where = HookContext(session=context.session, call=context.call, tool=name)
+        where = HookContext(session=context.session, call=context.call, tool=name, deps=context.deps)
         await self._hooks.tool_call(where, ToolCall(tool=name, input=copy.deepcopy(arguments)))
         try:
             value = await self._value(name, arguments, context)

@@ -194,7 +194,7 @@ def with_skills(config: AgentConfig, skills: Sequence[Skill], prompter: SkillPro
         raise ConfigError(f"the skill prompter failed: {type(error).__name__}: {error}") from error
     if not isinstance(said, str) or clean_text(said) != said:
         raise ConfigError(f"the skill prompter must return valid text, not {said!r:.60}")
-    prompt = "\n\n".join(part for part in (config.system_prompt, said) if part)
+    prompt = "\n\n".join(part for part in (config.fixed_prompt, said) if part)
     return msgspec.structs.replace(config, system_prompt=prompt)
 
 

@@ -37,8 +37,8 @@ KINDS: dict[str, ErrorKind] = {"provider": "transient", "run_timeout": "timeout"
 class ChildAccess(SessionAccess):
     """Takes the input of a call to its child session."""
 
-    def __init__(self, context: RuntimeContext, agent: AgentId, calling: CallingTool) -> None:
-        super().__init__(context, child_session(calling.session, calling.call))
+    def __init__(self, context: RuntimeContext, agent: AgentId, calling: CallingTool, deps: object) -> None:
+        super().__init__(context, child_session(calling.session, calling.call), deps=deps)
         self._agent = agent
         self._calling = calling
 
@@ -55,6 +55,7 @@ class ChildAccess(SessionAccess):
             cause=(calling.started, calling.correlation),
             agent=self._agent,
             ancestors=(calling.session, *calling.ancestors),
+            deps=self._deps,
         )
         performed: Performed = await self.context.system.ref(self.stream).ask(message, block=False)
         return performed
@@ -149,7 +150,8 @@ class SubagentRuns:
         shared = self._context
         content, payloads = input_content(task)
         cancel = context.cancel
-        access = ChildAccess(shared, agent, calling)
+        deps = context.deps if agent not in shared.dependencies.of_agents else None
+        access = ChildAccess(shared, agent, calling, deps)
 
         async def attempt() -> RunResult[Any]:
             # The input may be in the log though that was not told; its key will tell.

@@ -17,8 +17,11 @@ from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.pure_core import evolve_all
+from refold.events.model.messages import RequestReference
 from refold.events.model.payloads import all_restored, stored_hashes
+from refold.events.model.request import prepared_of
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
+from refold.events.session.events import ModelResponded
 from refold.events.session.state import history
 from refold.inspection.log_reading import Batches, ReadableLog, opened, session_head, stream_head
 from refold.stores.event_store import WholeLog
@@ -114,6 +117,8 @@ async def export_to_new_file(path: str | os.PathLike[str], content: bytes) -> No
 async def conversation_of(log: ReadableLog, session: str) -> tuple[str, list[Message]]:
     """Return the system prompt that a session's agent has now, and its balanced history.
 
+    Where a function gives the prompt, it is the one of the last answer.
+
     Raises:
         ConfigError: there is no such session.
         LogFormatError: the log is damaged.
@@ -122,12 +127,18 @@ async def conversation_of(log: ReadableLog, session: str) -> tuple[str, list[Mes
     async with opened(log) as store:
         head = await session_head(store, session)
         state = SESSION_CORE.initial()
+        last: RequestReference | None = None
         async for batch in Batches(store, head.stream):
-            state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
+            events = SESSION_CODEC.decode_all(batch)
+            state = evolve_all(SESSION_CORE, events, state)
+            last = next((event.request for event in reversed(events) if isinstance(event, ModelResponded)), last)
         messages = history(state)
-        prompt = state.configuration.system_prompt if state.configuration is not None else None
-        payloads = await store.read_payloads([*stored_hashes(messages), *([prompt] if prompt is not None else [])])
-        return payloads[prompt].decode() if prompt is not None else "", all_restored(messages, payloads)
+        names = {state.configuration.system_prompt} if state.configuration is not None else set()
+        more = {last.prepared_payload} if last is not None and last.prepared_payload is not None else set()
+        payloads = await store.read_payloads([*stored_hashes(messages), *names, *more])
+        given = prepared_of(last, payloads).prompt if last is not None else None
+        texts = (given, *(payloads[name].decode() for name in names))
+        return "\n\n".join(filter(None, texts)), all_restored(messages, payloads)
 
 
 @asynccontextmanager

@@ -64,6 +64,8 @@ def _prepared_words(prepared: Prepared, messages: int) -> list[str]:
     if prepared.kept is not None:
         kept = sum(end - first for first, end in prepared.kept)
         lines.append(f"the model was shown {kept} of {_counted(messages, 'message')}")
+    if prepared.prompt is not None:
+        lines.append("the agent's function gave the system prompt")
     if any(addition.source == "working_memory" for addition in prepared.added):
         lines.append("the working memory stood behind the system prompt")
     if (changes := prepared.rewritten) is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from refold.actors.agent.subsession import children_prefix
+from refold.actors.calls.middleware import HookContext
 from refold.actors.effects import Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
@@ -192,7 +193,8 @@ class InboxReader:
         if isinstance(asked, SendInput):
             require_size(asked.content, context.settings.input_bytes_max)
         if isinstance(asked, SendInput) and hooks is not None:
-            asked, payloads = await hooked_input(hooks, session, asked, payloads, context.journal.redaction)
+            where = HookContext(session=session, deps=context.dependencies.of(session, None, agent))
+            asked, payloads = await hooked_input(hooks, where, asked, payloads, context.journal.redaction)
         performed = await ref.ask(Envelope(asked, payloads or {}, vital=True), block=False)
         assert isinstance(performed, Performed)
         return await done(context.store, session, command, performed.version, performed.new)

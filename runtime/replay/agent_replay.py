@@ -21,7 +21,9 @@ from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.recall import Remembered
 from refold.actors.calls.request import WantedRequest, context_of, sent_digest
+from refold.actors.calls.tool_context import running_context
 from refold.agents.agent import AnyAgent, with_subagents
+from refold.agents.opened_deps import is_opened_first
 from refold.events.core.content import (
     Json,
 )
@@ -60,7 +62,7 @@ from refold.replay.current_agent import (
     result_now,
 )
 from refold.stores.event_store import EventStore
-from refold.tools.dry_run import DryRun, FailedInDryRun, NotComparable
+from refold.tools.dry_run import DryRun, FailedInDryRun, NotComparable, NotOpened
 
 T = TypeVar("T")
 
@@ -95,11 +97,14 @@ class AgentsReplay:
         store: the log.
         agent: today's.
         answer_s: how many seconds a piece of its code may take, > 0.
+        deps: what the agent depends on, opened; None = nothing is opened for it.
     """
 
-    def __init__(self, store: EventStore, agent: AnyAgent, answer_s: float) -> None:
+    def __init__(self, store: EventStore, agent: AnyAgent, answer_s: float, deps: object) -> None:
         self.tally = Tally()
-        self._agents = {each.name: CurrentAgent(each, store) for each in with_subagents(agent)}
+        self._agents = {
+            each.name: CurrentAgent(each, store, replayed_deps(each, agent, deps)) for each in with_subagents(agent)
+        }
         self._store = store
         self._dry_run = DryRun(answer_s)
 
@@ -107,6 +112,17 @@ class AgentsReplay:
         """Return what does a session again; None where its agent is not one of these."""
         current = self._agents.get(agent)
         return AgentReplay(stream, current, self._store, self._dry_run, self.tally) if current is not None else None
+
+
+def replayed_deps(agent: AnyAgent, main: AnyAgent, given: object) -> object:
+    """Return what an agent's functions depend on in a replay: what is given for that, or a value that is there."""
+    shares = agent is main or agent.deps is None or agent.deps is main.deps
+    if given is not None and shares:
+        return given
+    own = main.deps if shares else agent.deps
+    if own is not None and not is_opened_first(own):
+        return own
+    return NotOpened(f"the deps of the agent {agent.name!r}, which a replay has only where it is given some (`deps`)")
 
 
 class AgentReplay:
@@ -220,8 +236,11 @@ class AgentReplay:
             part: which part of it, where that is not the agent's code.
             failed_then: why it failed when it was recorded; empty = it did not.
         """
+        run = self._state.run
+        named, turn = (run.id, run.turns) if run is not None else (None, 0)
 
         async def working() -> T:
+            running_context.set(HookContext(session=self._session, run=named, turn=turn, deps=self._current.deps))
             return await work()
 
         try:
@@ -317,6 +336,7 @@ class AgentReplay:
             length=reference.messages,
             latest_input=state.run.latest_input,
             conversation=self._conversation,
+            deps=self._current.deps,
             counted=state.counted,
             fits=reference.fits,
             refused=prepared.refused,
@@ -382,7 +402,7 @@ class AgentReplay:
     async def _context(self, pair: RequestPair, added: Sequence[SystemAddition]) -> tuple[ModelRequest, Context]:
         plain, _ = await self._current.requests.plain(pair.wanted)
         wanted = msgspec.structs.replace(pair.wanted, fits=self._state.fits)  # As it was known before the request.
-        return plain, context_of(plain, wanted, Prepared(added=tuple(added)))
+        return plain, context_of(plain, wanted, Prepared(prompt=pair.prepared.prompt, added=tuple(added)))
 
     async def _no_summary(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
         """Compare where a history was sent without being summarised first."""
@@ -429,7 +449,7 @@ class AgentReplay:
     async def _answer(
         self, batch: Sequence[StoredEvent], event: ev.ModelResponded, pair: RequestPair, offered: Sequence[ToolSpec]
     ) -> list[Divergence]:
-        where = HookContext(session=self._session, run=event.run, turn=event.turn)
+        where = HookContext(session=self._session, run=event.run, turn=event.turn, deps=self._current.deps)
 
         async def judged() -> ev.SessionEvent:
             return await answer_now(

@@ -171,10 +171,12 @@ class CurrentAgent:
     Args:
         agent: today's.
         store: the log.
+        deps: what its functions depend on.
     """
 
-    def __init__(self, agent: AnyAgent, store: EventStore) -> None:
+    def __init__(self, agent: AnyAgent, store: EventStore, deps: object) -> None:
         self.agent = agent
+        self.deps = deps
         self.provider = agent.answering()
         """What its requests go to; it is only asked what would leave."""
         self.hooks = agent.hooks() or Hooks(())
@@ -195,7 +197,13 @@ class CurrentAgent:
         self.given = GivenRecalling()
         self.parts = LogParts(store, own)
         self.requests = RequestMaker(
-            self.parts, offer=agent.offer, recalling=self.given, window=agent.context, hooks=agent.hooks()
+            self.parts,
+            prompt=agent.config.prompt_function,
+            offer=agent.offer,
+            recalling=self.given,
+            window=agent.context,
+            hooks=agent.hooks(),
+            redaction=self.redaction,
         )
 
     async def parts_of(self, recorded: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
@@ -239,7 +247,8 @@ async def input_now(
     """
     given = SendInput(content=event.original or event.content, key=event.key, options=event.options)
     payloads = await store.read_payloads(stored_hashes([Message("user", given.content)]))
-    command, _ = await hooked_input(current.hooks, session, given, payloads, current.redaction)
+    where = HookContext(session=session, deps=current.deps)
+    command, _ = await hooked_input(current.hooks, where, given, payloads, current.redaction)
     return msgspec.structs.replace(event, content=command.content, original=command.original)
 
 
@@ -355,7 +364,7 @@ def result_now(
 
     async def again() -> ResultNow:
         context: ToolContext[object] = ToolContext(
-            call=event.call, session=session, deps=None, cancel=CancellationToken(), report=lambda _: None
+            call=event.call, session=session, deps=current.deps, cancel=CancellationToken(), report=lambda _: None
         )
         said = await _whole(event.original if event.original is not None else event.content, store)
         refused_then = text_of(said) if kind == "denied" else None

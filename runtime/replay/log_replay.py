@@ -20,6 +20,7 @@ The rule: what was not replayed is said in the report.
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
@@ -164,6 +165,7 @@ async def replay(
     stream: str | None = None,
     kinds: Mapping[str, GivenKind] | None = None,
     agent: "AnyAgent | None" = None,
+    deps: object = None,
     answer_s: float = ANSWER_S,
 ) -> ReplayReport:
     """Do a log again and return what was found; nothing is written.
@@ -178,20 +180,26 @@ async def replay(
         stream: only this stream, such as `"book/ACME"`; None = every stream.
         kinds: the cores of the application's own kinds of streams, by kind: `{"book": OrderBook}`.
         agent: whose code makes a dry run at level `decide`; its subagents belong to it.
+        deps: what its functions depend on then, as `Agent.deps`; opened and closed here. None = the agent's own where
+            that is a value, as no other is opened: what needs it counts as not compared. Those that were given with a
+            session or an input are not in the log.
         answer_s: how many seconds a piece of its code may take there, such as one pass through a hook, > 0.
 
     Raises:
-        ConfigError: there is no such session, stream or level, a kind cannot work, or an agent is missing or too many.
+        ConfigError: there is no such session, stream or level, a kind cannot work, an agent is missing or too many, or
+            `deps` cannot be opened.
         LogFormatError: the file is no log, or an event in it cannot be decoded; `check_log` says what else is wrong.
         PersistenceError: the log cannot be read.
     """
     level = _checked_level(level, agent)
+    if deps is not None and agent is None:
+        raise ConfigError("only an agent's code depends on something; give agent= too, or leave deps out")
     if session is not None and stream is not None:
         raise ConfigError("name a session or a stream, not both")
     known = kinds_with(kinds) if kinds else KINDS
-    async with opened(log) as store:
+    async with opened(log) as store, AsyncExitStack() as stack:
         findings = _Findings()
-        agents = _agents_replay(store, agent, answer_s) if agent is not None else None
+        agents = await _agents_replay(store, agent, answer_s, deps, stack) if agent is not None else None
         if session is not None:
             await _replay_stream(store, await session_head(store, session), known, level, findings, agents)
         elif stream is not None:
@@ -226,6 +234,7 @@ def replay_sync(
     stream: str | None = None,
     kinds: Mapping[str, GivenKind] | None = None,
     agent: "AnyAgent | None" = None,
+    deps: object = None,
     answer_s: float = ANSWER_S,
 ) -> ReplayReport:
     """Do as `replay` does, from code that runs no event loop.
@@ -234,7 +243,7 @@ def replay_sync(
         RuntimeError: an event loop is running; write `await replay(...)`.
     """
     return asyncio.run(
-        replay(log, level=level, session=session, stream=stream, kinds=kinds, agent=agent, answer_s=answer_s)
+        replay(log, level=level, session=session, stream=stream, kinds=kinds, agent=agent, deps=deps, answer_s=answer_s)
     )
 
 
@@ -298,10 +307,13 @@ def _earliest(divergences: Iterable[Divergence]) -> list[Divergence]:
     return sorted(divergences, key=lambda divergence: divergence.position)[:DIVERGENCES_KEPT]
 
 
-def _agents_replay(store: EventStore, agent: "AnyAgent", answer_s: float) -> "AgentsReplay":
+async def _agents_replay(
+    store: EventStore, agent: "AnyAgent", answer_s: float, deps: object, stack: AsyncExitStack
+) -> "AgentsReplay":
+    from refold.agents.opened_deps import opened as opened_deps
     from refold.replay.agent_replay import AgentsReplay
 
-    return AgentsReplay(store, agent, answer_s)
+    return AgentsReplay(store, agent, answer_s, await opened_deps(deps, "the replay", stack))
 
 
 async def _replay_stream(

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 
-from refold.actors.calls.middleware import Hooks, UserBlocks
+from refold.actors.agent.deps import EnvelopeWithDeps
+from refold.actors.calls.middleware import HookContext, Hooks, UserBlocks
 from refold.actors.calls.validation import checked_block, checked_messages
 from refold.actors.cooperative import in_turns
 from refold.actors.effects import Cause, Envelope, Performed, read_state
@@ -194,7 +195,7 @@ def checked_flag(value: bool, what: str) -> bool:
 
 async def hooked_input(
     hooks: Hooks,
-    session: SessionId,
+    where: HookContext,
     command: SendInput,
     payloads: dict[PayloadHash, bytes],
     redaction: Redaction = NOTHING_SECRET,
@@ -209,7 +210,7 @@ async def hooked_input(
         (command,), kept = without_secrets(redaction, (command,), payloads)
         command, payloads = redaction.command(command), dict(kept)
     given = cast("UserBlocks", restored(Message("user", command.content), payloads).content)
-    content, more = await in_turns(spill_in_steps(await hooks.user_message(session, given, input_blocks)))
+    content, more = await in_turns(spill_in_steps(await hooks.user_message(where, given, input_blocks)))
     if content == command.content:
         return command, payloads
     return msgspec.structs.replace(command, content=content, original=command.content), {**payloads, **more}
@@ -226,12 +227,23 @@ ABOUT_ACCEPTED_WORK = (AllowTurn, CancelRun, DecideApproval, ResumeRun)
 class SessionAccess:
     """Takes commands and questions to one session of a runtime."""
 
-    def __init__(self, context: RuntimeContext, session: SessionId, output_type: type[object] | None = None) -> None:
+    def __init__(
+        self,
+        context: RuntimeContext,
+        session: SessionId,
+        output_type: type[object] | None = None,
+        deps: object = None,
+    ) -> None:
         self.context = context
+        self._deps = deps
         self.output_type = output_type
         """What the answers of its agent are; None = text."""
         self.session = session
         self.stream = stream_name(SESSION_KIND, session)
+
+    def depending_on(self, deps: object) -> "SessionAccess":
+        """Return the same access, for runs that depend on something; None = on what they do anyway."""
+        return self if deps is None else SessionAccess(self.context, self.session, self.output_type, deps)
 
     async def read(self, question: Callable[[SessionState], T], *, vital: bool = False) -> T:
         """Return what the actor's durable state answers; the answer is the caller's own.
@@ -261,14 +273,18 @@ class SessionAccess:
                 command, payloads = msgspec.structs.replace(command, content=content), {**(payloads or {}), **more}
             await self.context.tools_in_force()
         if isinstance(command, SendInput) and self.context.has_hooks:
-            hooks = self.context.hooks_of(await self.read(lambda state: state.agent))
+            agent = await self.read(lambda state: state.agent)
+            hooks = self.context.hooks_of(agent)
             if hooks is not None:
-                command, payloads = await hooked_input(
-                    hooks, self.session, command, payloads or {}, self.context.journal.redaction
-                )
+                deps = self.context.dependencies.of(self.session, None, agent) if self._deps is None else self._deps
+                where, redaction = HookContext(session=self.session, deps=deps), self.context.journal.redaction
+                command, payloads = await hooked_input(hooks, where, command, payloads or {}, redaction)
                 self.context.require_open()
         vital = isinstance(command, ABOUT_ACCEPTED_WORK)
-        performed = await self._ref.ask(Envelope(command, payloads or {}, vital=vital), block=False)
+        envelope = Envelope(command, payloads or {}, vital=vital)
+        if self._deps is not None:
+            envelope = EnvelopeWithDeps(command, payloads or {}, vital=vital, deps=self._deps)
+        performed = await self._ref.ask(envelope, block=False)
         assert isinstance(performed, Performed)
         return performed
 

@@ -16,7 +16,7 @@ from refold.type_parameters import Out_co
 T = TypeVar("T")
 
 
-class Completed(msgspec.Struct, frozen=True):
+class Completed(msgspec.Struct, frozen=True, tag="completed"):
     """The run ended with an answer."""
 
 
@@ -31,18 +31,18 @@ class RunError(msgspec.Struct, frozen=True):
         return self.message
 
 
-class Failed(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The run ended without an answer."""
 
     error: RunError
 
 
-class Cancelled(msgspec.Struct, frozen=True):
+class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
     """The run was cancelled."""
 
 
 Outcome: TypeAlias = Completed | Failed | Cancelled
-"""How a run ended."""
+"""How a run ended; in JSON its `type` says which: `completed`, `failed` or `cancelled`."""
 
 
 class RunNotCompleted(AgentLoopError):

@@ -64,10 +64,16 @@ EVENTS_PAGE = 1000
 class Session(Generic[Out_co]):
     """One conversation of an `AgentRuntime`; get it from `AgentRuntime.session`."""
 
-    def __init__(self, context: RuntimeContext, session: SessionId, output_type: type[Out_co] | None = None) -> None:
+    def __init__(
+        self,
+        context: RuntimeContext,
+        session: SessionId,
+        output_type: type[Out_co] | None = None,
+        deps: object = None,
+    ) -> None:
         self.id = session
         self._context = context
-        self._access = SessionAccess(context, session, output_type)
+        self._access = SessionAccess(context, session, output_type, deps)
 
     async def send(
         self,
@@ -78,6 +84,7 @@ class Session(Generic[Out_co]):
         on_event: Callable[[RecordedSessionEvent], object] | None = None,
         at: datetime | None = None,
         now: bool = False,
+        deps: object = None,
         **options: Unpack[RunOverrides],
     ) -> RunResult[Out_co]:
         """Send an input and return how its run ended.
@@ -96,6 +103,8 @@ class Session(Generic[Out_co]):
                 up what is sent meanwhile.
             now: let it join the run under way before that one's next model call, and return how that one ended;
                 where no run is under way it is an ordinary input.
+            deps: what its run depends on from now on, instead of what its session or its agent does. It is given as it
+                is, is the caller's to close, and is not recorded. None = as these.
             options: what this run does otherwise than its agent: `model`, `max_turns`, `max_tokens`, `temperature`, and
                 `tools`, names of those that it may use. They are recorded with the input, so that the run keeps them
                 when it is resumed.
@@ -110,7 +119,7 @@ class Session(Generic[Out_co]):
                 this one is recorded.
             AskCycle: a tool of this session sends to it, and would wait for itself.
         """
-        access, own = self._access, run_options(options)
+        access, own = self._access.depending_on(deps), run_options(options)
         if on_event is None:
             handle = begin(access, content, cancel=cancel, key=key, at=at, now=now, options=own)
             await handle.done()
@@ -157,7 +166,12 @@ class Session(Generic[Out_co]):
         return performed.run
 
     async def next_turn(
-        self, content: Input | None = None, *, key: str | None = None, **options: Unpack[RunOverrides]
+        self,
+        content: Input | None = None,
+        *,
+        key: str | None = None,
+        deps: object = None,
+        **options: Unpack[RunOverrides],
     ) -> TurnResult[Out_co]:
         """Take one turn, a model call and the tool calls that it asks for, and return.
 
@@ -167,6 +181,7 @@ class Session(Generic[Out_co]):
         Args:
             content: text or blocks; None = go on with the run under way.
             key: idempotency key of the input.
+            deps: as for `send`; without an input, only for a run that has been given none in this process.
             options: of the run that the input begins, as for `send`.
 
         Raises:
@@ -174,7 +189,7 @@ class Session(Generic[Out_co]):
             CommandRejected: as `send`; or no run waits for its next turn.
             PersistenceError: it could not be recorded.
         """
-        access, own = self._access, run_options(options)
+        access, own = self._access.depending_on(deps), run_options(options)
         if content is None and (key is not None or own is not None):
             raise ConfigError("a key and the options of step are those of its input; give an input too, or neither")
         seen: list[RecordedSessionEvent] = []
@@ -200,6 +215,7 @@ class Session(Generic[Out_co]):
         *,
         cancel: CancellationToken | None = None,
         key: str | None = None,
+        deps: object = None,
         **options: Unpack[RunOverrides],
     ) -> RunStream[Out_co]:
         """Send an input and return an async iterator of what happens in its run, as it happens.
@@ -213,7 +229,8 @@ class Session(Generic[Out_co]):
         unless another caller with the same key waits for it too. The arguments, and what may be raised from the
         iteration, are as for `send`; a run with the same key that is over is read from the log.
         """
-        return RunStream(self._access, content, cancel=cancel, key=key, options=run_options(options))
+        access = self._access.depending_on(deps)
+        return RunStream(access, content, cancel=cancel, key=key, options=run_options(options))
 
     async def cancel(
         self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None

@@ -126,7 +126,7 @@ def schema_text(output_type: type[object]) -> str:
 def with_output(config: AgentConfig, output_type: type[object]) -> AgentConfig:
     """Return `config` with a system prompt that says what the final answer must look like."""
     instruction = INSTRUCTION.format(schema=schema_text(output_type))
-    prompt = f"{config.system_prompt}\n\n{instruction}" if config.system_prompt else instruction
+    prompt = f"{config.fixed_prompt}\n\n{instruction}" if config.fixed_prompt else instruction
     return msgspec.structs.replace(config, system_prompt=prompt)
 
 

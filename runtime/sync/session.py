@@ -221,6 +221,7 @@ class SyncSession(Generic[Out_co]):
         *,
         cancel: CancellationToken | None = None,
         key: str | None = None,
+        deps: object = None,
         **options: Unpack[RunOverrides],
     ) -> SyncRunStream[Out_co]:
         """Send an input and return an iterator of what happens in its run, as it happens.
@@ -228,7 +229,8 @@ class SyncSession(Generic[Out_co]):
         Use it as `with session.stream("…") as stream:` and `for item in stream:`. Read `Session.stream` for what it
         yields and raises. Who leaves before the end cancels the run.
         """
-        return SyncRunStream(self.loop_thread, self.asynchronous.stream(content, cancel=cancel, key=key, **options))
+        streaming = self.asynchronous.stream(content, cancel=cancel, key=key, deps=deps, **options)
+        return SyncRunStream(self.loop_thread, streaming)
 
     def events(self, *, after_version: int = 0) -> Iterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""

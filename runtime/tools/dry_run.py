@@ -62,6 +62,33 @@ def require_outside(what: str) -> None:
         raise OutsideInDryRun(f"{what} cannot be called in a replay")
 
 
+class NotOpened:
+    """Stands for what is not opened in a dry run, which cannot be done again where it is used.
+
+    Args:
+        what: it stands for.
+    """
+
+    def __init__(self, what: str) -> None:
+        object.__setattr__(self, "_what", what)
+
+    def __repr__(self) -> str:
+        return f"<{self.__getattribute__('_what')}>"
+
+    def __getattribute__(self, name: str) -> Any:
+        require_outside(object.__getattribute__(self, "_what"))
+        return object.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__getattribute__(name)
+
+    def _used(self, *_arguments: object) -> Any:
+        return self.__getattribute__("_what")
+
+    __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = __call__ = _used
+    __enter__ = __exit__ = __aenter__ = __aexit__ = __await__ = __aiter__ = __eq__ = __hash__ = _used
+
+
 class DryRun:
     """Runs user code so that nothing outside changes.
 

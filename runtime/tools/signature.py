@@ -12,7 +12,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
@@ -96,6 +96,7 @@ class Signature:
         input: the schema of what a model gives.
         names: the arguments that a model may give, in order.
         context_names: the parameters that get the call's `ToolContext`.
+        wants_deps: what type of `deps` it must have, in words; empty = it may be called without.
     """
 
     def __init__(self, function: AnyFunction, *, tool: str) -> None:
@@ -107,6 +108,7 @@ class Signature:
         parameters = _parameters(function, tool)
         annotations = {name: _annotation(function, parameter, tool) for name, parameter in parameters.items()}
         self.context_names = tuple(name for name, annotation in annotations.items() if _is_context(annotation))
+        self.wants_deps = wanted_deps(annotations[name] for name in self.context_names)
         self.names = tuple(name for name in parameters if name not in self.context_names)
         self._defaults: dict[str, object] = {
             name: parameters[name].default
@@ -183,8 +185,8 @@ def entry_of(function: AnyFunction) -> AnyFunction:
             function = type(function).__call__
 
 
-def context_parameters(function: AnyFunction, *, tool: str) -> tuple[str, ...]:
-    """Return the parameters of `function` that are annotated as the call's context.
+def context_parameters(function: AnyFunction, *, tool: str) -> tuple[tuple[str, ...], str]:
+    """Return the parameters of `function` that are annotated as the call's context, and what `deps` it must have.
 
     Raises:
         ConfigError: its annotations cannot be read; names the tool and the parameter.
@@ -194,7 +196,31 @@ def context_parameters(function: AnyFunction, *, tool: str) -> tuple[str, ...]:
         for name, parameter in _signature(function, tool).parameters.items()
         if parameter.annotation is not inspect.Parameter.empty
     }
-    return tuple(name for name, annotation in annotated.items() if _is_context(annotation))
+    contexts = {name: annotation for name, annotation in annotated.items() if _is_context(annotation)}
+    return tuple(contexts), wanted_deps(contexts.values())
+
+
+def wanted_deps(contexts: Iterable[object]) -> str:
+    """Return the type of `deps`, in words, of the first context that is annotated with one that None is not of."""
+    for annotation in contexts:
+        for context in _alternatives(annotation):
+            given = get_args(context)
+            if get_origin(context) is ToolContext and given and not _takes_none(given[0]):
+                return getattr(given[0], "__name__", None) or str(given[0])
+    return ""
+
+
+def _takes_none(kind: object) -> bool:
+    known = isinstance(kind, type) or get_origin(kind) is not None
+    anything = (object, Any, types.NoneType, None)
+    return not known or any(one in anything or isinstance(one, typing.TypeVar) for one in _alternatives(kind))
+
+
+def _alternatives(annotation: object) -> tuple[object, ...]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    return get_args(annotation) if origin in (Union, types.UnionType) else (annotation,)
 
 
 def _signature(function: AnyFunction, tool: str) -> inspect.Signature:
@@ -285,12 +311,7 @@ def _locals_around(body: AnyFunction) -> dict[str, object]:
 
 
 def _is_context(annotation: object) -> bool:
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _is_context(get_args(annotation)[0])
-    if origin is Union or origin is types.UnionType:
-        return any(_is_context(item) for item in get_args(annotation))
-    return annotation is ToolContext or origin is ToolContext
+    return any(one is ToolContext or get_origin(one) is ToolContext for one in _alternatives(annotation))
 
 
 def _data_type(annotation: object, name: str, tool: str) -> DataType[object]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import WRAPPER_ASSIGNMENTS
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
+from refold.actors.calls.middleware import CallRefused
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, text_of_error
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.calls.tool_rules import NO_RULES, ToolRules
@@ -84,6 +85,7 @@ class Tool(Generic[P, R_co]):
         function: the function itself.
         result_limit: how many bytes of a result's text a model is shown; None = all.
         rules: how its calls are carried out in a runtime.
+        wants_deps: what type of `ToolContext.deps` it must have, in words; empty = it may be called without.
     """
 
     spec: ToolSpec
@@ -94,6 +96,7 @@ class Tool(Generic[P, R_co]):
     _action: ActionName | None = None
     result_limit: int | None = DEFAULT_RESULT_LIMIT
     rules: ToolRules = NO_RULES
+    wants_deps: str = ""
 
     def __post_init__(self) -> None:
         for name in WRAPPER_ASSIGNMENTS:
@@ -154,10 +157,14 @@ class Tool(Generic[P, R_co]):
         A synchronous body runs in a thread of `pool`.
 
         Raises:
+            CallRefused: it works with `deps`, and there are none.
             ToolError: the arguments do not fit, since the tool changed after they were checked.
             Exception: what the body raised.
         """
         require_outside(f"the tool {self.name}")
+        if self.wants_deps and context.deps is None:
+            what = f"the tool {self.name} works with deps of the type {self.wants_deps}, and there are none"
+            raise CallRefused(f"{what}; give Agent(deps=…), or deps with the session or the input", broken=True)
         values = self._arguments.read(arguments)
         if inspect.iscoroutinefunction(entry_of(self.function)):
             result = self._body(values, context)
@@ -176,7 +183,7 @@ class Tool(Generic[P, R_co]):
         async def body(values: dict[str, object], context: ToolContext[object]) -> object:
             return await carry_out(self._body, values, context)
 
-        return replace(cast("Tool[..., object]", self), function=body, _body=body)
+        return replace(cast("Tool[..., object]", self), function=body, _body=body, wants_deps="")
 
     def _permitted(self, arguments: JsonObject) -> Verdict:
         if self._action is None:
@@ -229,7 +236,7 @@ class Tool(Generic[P, R_co]):
         """
         check_options(name, options, ToolOptions)
         check_function(handler, name)
-        contexts = context_parameters(handler, tool=name)
+        contexts, wants_deps = context_parameters(handler, tool=name)
         arguments = DescribedArguments(InputSchema(input_schema, tool=name))
         try:
             inspect.signature(handler).bind({}, **dict.fromkeys(contexts))
@@ -251,6 +258,7 @@ class Tool(Generic[P, R_co]):
             arguments,
             lambda values, context: call(values, **dict.fromkeys(contexts, context)),
             options,
+            wants_deps=wants_deps,
         )
 
 
@@ -261,6 +269,8 @@ def _made(
     body: ToolBody,
     options: ToolOptions,
     names: tuple[str, ...] | None = None,
+    *,
+    wants_deps: str,
 ) -> Tool[P, R]:
     return Tool(
         spec,
@@ -271,6 +281,7 @@ def _made(
         checked_validator(options.get("action"), spec.name, names, role="action"),
         checked_result_limit(spec.name, options),
         checked_rules(spec, options),
+        wants_deps,
     )
 
 
@@ -366,6 +377,7 @@ def tool(
             lambda values, context: call(**values, **dict.fromkeys(contexts, context)),
             options,
             signature.names,
+            wants_deps=signature.wants_deps,
         )
 
     return decorate if function is None else decorate(function)

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import refold
@@ -84,6 +86,41 @@ def answer(request: refold.ModelRequest) -> Any:
             return refold.say("a\x1b]0;title\x07b \x1b[2Jc")
         case _:
             return refold.say(f"{len(request.messages)} {last.text}")
+
+
+@asynccontextmanager
+async def open_desk() -> AsyncIterator[str]:
+    tell("desk opens")
+    yield "the desk"
+    tell("desk closes")
+
+
+@asynccontextmanager
+async def closed_desk() -> AsyncIterator[str]:
+    raise OSError("no desk")
+    yield ""
+
+
+@refold.tool(tier="observe", effect="pure")
+def whose(context: refold.ToolContext[str]) -> str:
+    return context.deps
+
+
+def saying_whose(deps: object) -> refold.Agent:
+    """Return an agent that says what its tool said."""
+    told: list[Any] = [
+        refold.use("whose", {}),
+        lambda request: refold.say(request.messages[-1].content[0].content[0].text),
+    ]
+    return refold.Agent(
+        config=refold.AgentConfig(model="m", system_prompt=lambda context: f"You work at {context.deps}."),
+        provider=refold.ScriptedProvider(told),
+        tools=[whose],
+        deps=deps,
+    )
+
+
+at_a_desk, at_no_desk, at_a_closed_desk = saying_whose(open_desk), saying_whose(None), saying_whose(closed_desk)
 
 
 async def allow(session: object, request: object) -> refold.Allow:

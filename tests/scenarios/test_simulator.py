@@ -1,12 +1,14 @@
 """Scenarios are played on the real runtime: the same seed gives the same log, faults happen, promises are kept."""
 
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from refold import Agent, HookContext, Middleware
+from refold import Agent, AgentConfig, ConfigError, HookContext, Middleware, RunContext
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
@@ -27,6 +29,45 @@ def test_without_faults_everything_is_said_and_answered() -> None:
         "APPROVAL", "CANCEL", "CHECK", "DURABLE", "EFFECTS", "ERROR", "EVIDENCE", "FOLLOW",
         "INV0", "INV1", "INV2", "INV3", "INV4", "INV5", "INV6", "INV7", "LIVENESS", "ONCE", "PROMPT",
     )  # fmt: skip
+
+
+def depending_agent(seen: list[str]) -> Agent:
+    """Return an agent that says in `seen` what its functions depend on, and when that is opened and closed."""
+
+    @asynccontextmanager
+    async def open_shop() -> AsyncIterator[str]:
+        seen.append("opens")
+        yield f"shop {seen.count('opens')}"
+        seen.append("closes")
+
+    def prompt(context: RunContext[str]) -> str:
+        seen.append(f"prompt {context.deps}")
+        return f"You work at {context.deps}."
+
+    return msgspec.structs.replace(
+        agent(),
+        deps=open_shop,
+        config=AgentConfig(model="m", system_prompt=prompt),
+        policy=lambda call: seen.append(f"policy {call.deps}"),
+    )
+
+
+def test_each_life_opens_what_the_agent_depends_on_anew_and_its_functions_see_it() -> None:
+    acts = tuple(Say(session="a", at_s=at_s) for at_s in (0, 30, 60))
+    scenario = Scenario(acts=acts, faults=(faults.Close(at_s=25), faults.Crash(at_s=55)))
+    seen: tuple[list[str], list[str]] = [], []
+    first, second = (Simulator(depending_agent(each)).run(scenario) for each in seen)
+    first.raise_if_broken()
+    assert (first.lives, first.digest) == (3, second.digest)
+    assert seen[0] == seen[1]
+    assert {"prompt shop 1", "policy shop 1", "prompt shop 2", "prompt shop 3"} <= set(seen[0])
+    assert [line for line in seen[0] if " " not in line] == ["opens", "closes", "opens", "opens", "closes"]
+
+
+@pytest.mark.parametrize("deps", [lambda: 1 / 0, lambda: socket.create_connection(("127.0.0.1", 9))])
+def test_deps_that_cannot_be_opened_are_an_error_of_the_caller_and_break_no_promise(deps: object) -> None:
+    with pytest.raises(ConfigError, match=r"the deps of the agent .* cannot be opened"):
+        Simulator(msgspec.structs.replace(agent(), deps=deps)).run(Scenario(acts=(Say(session="a"),)))
 
 
 FAULTS: tuple[AnyFault, ...] = (

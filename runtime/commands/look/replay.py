@@ -66,6 +66,10 @@ async def replay(
         str | None,
         typer.Option(metavar="AGENT", help="module:attribute of the agent that decides.", show_default=False),
     ] = None,
+    deps: Annotated[
+        str | None,
+        option("--deps", "DEPS", "module:attribute of what --agent depends on here, as Agent(deps=…)."),
+    ] = None,
     kind: KindOption = None,
     stream: Annotated[
         str | None, typer.Option(metavar="STREAM", help="Only this stream, such as book/ACME.", show_default=False)
@@ -92,10 +96,11 @@ async def replay(
     cores that --kind names.
 
     At level decide, what of --agent decides makes a dry run on what its sessions and those of its subagents recorded:
-    configuration, prompt, tool schemas, offer, recall, context window, middleware, argument checks, policy, output
-    type. Code that raises today and did not then is a difference. No provider, tool or network can be called. What
-    could not be compared is counted, with why; exits 1, too, if nothing was. Other streams are decided again as at
-    level core.
+    configuration, prompt (also a function), tool schemas, offer, recall, context window, middleware, argument checks,
+    policy, output type. Code that raises today and did not then is a difference. No provider, tool or network can be
+    called, and of what the agent depends on only a plain value is there, unless --deps names what is to be opened; code
+    that needs it counts as not compared. What could not be compared is counted, with why; exits 1, too, if nothing was.
+    Other streams are decided again as at level core.
 
     JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], kinds_without_streams, core_version,
     other_core_versions, diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left,
@@ -117,6 +122,7 @@ async def replay(
         stream=stream,
         kinds=given,
         agent=_loaded_agent(agent) if agent is not None else None,
+        deps=_loaded_deps(deps) if deps is not None else None,
     )
     missing = report.missing(allow_missing or ())
     if as_json:
@@ -150,6 +156,12 @@ def _loaded_agent(name: str) -> "AnyAgent":
     from refold.agents.loading import load_agent
 
     return load_agent(name)
+
+
+def _loaded_deps(name: str) -> object:
+    from refold.agents.loading import load_deps
+
+    return load_deps(name)
 
 
 def _loaded(kinds: list[str]) -> "dict[str, GivenKind]":

@@ -7,6 +7,7 @@ import pytest
 from refold.actors.calls.policy import policy_verdicts
 from refold.events import ToolSpec, ToolUseBlock
 from refold.events.core.ids import RunId, SessionId, ToolCallId
+from refold.events.model.run_context import RunContext
 from refold.events.session.events import REASON_CHARACTERS_MAX, ProposedCall, Verdict, recorded_reason
 from refold.events.session.normalise import NormalisedResponse
 
@@ -22,7 +23,11 @@ async def test_an_interrupt_from_the_keyboard_passes_on() -> None:
     with pytest.raises(KeyboardInterrupt):
         await _in_a_frame(
             policy_verdicts(
-                answer, policy, session=SessionId("s"), run=RunId("run_3"), turn=2, tools=(LOOK,), offered=(LOOK,)
+                answer,
+                policy,
+                where=RunContext(session=SessionId("s"), run=RunId("run_3"), turn=2, deps=None),
+                tools=(LOOK,),
+                offered=(LOOK,),
             )
         )
 

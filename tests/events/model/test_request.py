@@ -30,7 +30,6 @@ from refold.events.model.request import (
     prompt_and_tools,
     recordable,
     rewritten,
-    with_additions,
     with_prepared,
 )
 from refold.events.session.events import ModelResponded
@@ -125,10 +124,13 @@ def test_what_is_large_is_a_payload_that_its_event_refers_to() -> None:
         prepared_of(reference, dict.fromkeys(payloads, b"{"))
 
 
-def test_an_addition_stands_behind_an_empty_line_and_alone_where_there_is_no_prompt() -> None:
+def test_what_a_function_gave_stands_before_the_prompt_and_additions_behind_it_with_empty_lines_between() -> None:
     added = (SystemAddition("recall", "Known: tea."), SystemAddition("working_memory", "Notes: none."))
-    assert with_additions("Be brief.", added) == "Be brief.\n\nKnown: tea.\n\nNotes: none."
-    assert with_additions("", added[:1]) == "Known: tea."
+    brief = ModelRequest(model="m", system_prompt="Be brief.", messages=[])
+    whole = applied(brief, Prepared(prompt="It is noon.", added=added)).system_prompt
+    assert whole == "It is noon.\n\nBe brief.\n\nKnown: tea.\n\nNotes: none."
+    alone = msgspec.structs.replace(brief, system_prompt="")
+    assert applied(alone, Prepared(prompt="", added=added[:1])).system_prompt == "Known: tea."
 
 
 def test_only_the_stretch_that_differs_is_recorded() -> None:

@@ -498,7 +498,7 @@ async def test_the_context_is_given_and_its_dependencies_are_the_applications_ow
     deps: dict[str, int] = {}
     assert await run(pay, {"amount": 5}, context(deps)) == "alice/call_4_0"
     assert deps == {"paid": 5}
-    assert await run(pay_in_a_thread, {"amount": 5}) == "call_4_0: 5"
+    assert await run(pay_in_a_thread, {"amount": 5}, context(deps)) == "call_4_0: 5"
 
 
 async def test_arguments_that_no_longer_fit_are_an_error_and_the_body_does_not_run() -> None:

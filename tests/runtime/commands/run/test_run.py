@@ -34,6 +34,37 @@ def test_the_example_agent_answers_and_shows_its_tool_calls_on_stderr(tmp_path: 
     assert_sound(log)
 
 
+def test_commands_open_what_an_agent_depends_on_and_close_it(folder: Path) -> None:
+    for words, stdin, answer in (
+        (("run", "agents:at_a_desk", "Whose?", "--session", "s"), None, "the desk\n"),
+        (("chat", "agents:at_a_desk", "--session", "t"), "Whose?\n", "the desk\n"),
+    ):
+        with started(*words) as process:
+            said, told = process.communicate(stdin)
+        assert (process.returncode, said) == (0, answer)
+        lines = [line for line in told.splitlines() if line.startswith("desk ")]
+        assert lines == ["desk opens", "desk closes"]
+    assert_sound(LOG)
+    not_opened = run("replay", LOG, "--agent", "agents:at_a_desk")
+    assert not_opened.exit_code == 4, "nothing differs, and requests could not be compared"
+    assert "the deps of the agent 'agent'" in not_opened.stdout
+    assert run("replay", LOG, "--agent", "agents:at_a_desk", "--deps", "agents:open_desk").exit_code == 0
+    differs = run("replay", LOG, "--agent", "agents:at_a_desk", "--deps", "agents:config")
+    assert (differs.exit_code, "request.system_prompt" in differs.stdout) == (1, True)
+
+
+def test_a_command_whose_agent_lacks_what_it_depends_on_does_not_end_as_if_all_was_well(folder: Path) -> None:
+    result = run("run", "agents:at_no_desk", "Whose?")
+    assert result.exit_code == 1
+    assert "failed (tool_execution): " in result.stderr
+    assert "the tool whose works with deps of the type str, and there are none" in result.stderr
+    for words in (("run", "agents:at_a_closed_desk", "Whose?"), ("chat", "agents:at_a_closed_desk")):
+        closed = run(*words, stdin="Whose?\n")
+        assert (closed.exit_code, closed.stdout) == (2, "")
+        assert "the deps of the agent 'agent' cannot be opened at " in closed.stderr
+        assert closed.stderr.endswith(": OSError: no desk\n")
+
+
 @pytest.mark.slow
 def test_a_run_that_a_crash_left_open_goes_on_first_and_other_sessions_are_left_alone(folder: Path) -> None:
     for session in ("mine", "other"):

@@ -1,0 +1,54 @@
+"""What an application depends on, as its functions are given it: for one run, or for all of an agent.
+
+Read `refold.agents.opened_deps` for how an agent's are opened. The rules: what is given with an input counts for its
+run, before any function is called for it and until the run is over; and nothing of it is recorded, so that a run that
+goes on in another process has what is given there, or its agent's.
+"""
+
+from collections.abc import Callable
+
+from refold.actors.effects import Envelope
+from refold.events.core.ids import AgentId, RunId, SessionId
+
+
+class EnvelopeWithDeps(Envelope, frozen=True, kw_only=True):
+    """A command, and what the run depends on that it begins or is about; None = nothing of its own."""
+
+    deps: object = None
+
+
+class Dependencies:
+    """Knows what each run of a runtime depends on.
+
+    Attributes:
+        of_agents: what each agent depends on, as opened; those that are not in it share the main agent's.
+        main: the main agent's, or what the runtime was given instead.
+    """
+
+    def __init__(self) -> None:
+        self.of_agents: dict[AgentId, object] = {}
+        self.main: object = None
+        self._of_runs: dict[SessionId, dict[RunId, object]] = {}
+
+    def of(self, session: SessionId, run: RunId | None, agent: AgentId | None) -> object:
+        """Return what a run of a session depends on, or what one would that begins now."""
+        own = self._of_runs.get(session, {}).get(run) if run is not None else None
+        if own is None and agent is not None:
+            own = self.of_agents.get(agent)
+        return self.main if own is None else own
+
+    def give(self, session: SessionId, run: RunId, deps: object, *, instead: bool = True) -> None:
+        """Have a run depend on something from now on; with `instead` False only where it has nothing of its own."""
+        of_runs = self._of_runs.setdefault(session, {})
+        if instead or run not in of_runs:
+            of_runs[run] = deps
+
+    def keep_only(self, session: SessionId, goes_on: Callable[[RunId], bool]) -> None:
+        """Let go of what runs of a session depended on that are over."""
+        of_runs = self._of_runs.get(session)
+        if of_runs is None:
+            return
+        for run in [run for run in of_runs if not goes_on(run)]:
+            del of_runs[run]
+        if not of_runs:
+            del self._of_runs[session]
