@@ -39,7 +39,8 @@ async def look() -> str:
 
 def shop(prompt: Any, *script: Any, deps: object = None, **parts: Any) -> Agent:
     config = AgentConfig(model="m", system_prompt=prompt)
-    provider = ScriptedProvider(script or [use("look", {}), say("Here."), say("There.")])
+    answers: list[Any] = [*script] or [use("look", {}), say("Here."), say("There.")]
+    provider = ScriptedProvider(answers)
     return Agent(config=config, provider=provider, tools=[look], deps=deps, **parts)
 
 

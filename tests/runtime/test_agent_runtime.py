@@ -6,6 +6,7 @@ What the rows of the features promise of runs, keys, cancellation and commits is
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 import refold
@@ -232,3 +233,16 @@ async def test_content_beyond_the_largest_payload_is_refused_or_answered_with_an
         assert (await session.send("go")).text == "Too much."
         (result,) = await results_of(session)
     assert (result.kind, "cannot be recorded" in result.text) == ("permanent", True)
+
+
+async def test_a_result_says_in_json_how_its_run_ended() -> None:
+    cancelled = refold.CancellationToken()
+    cancelled.cancel()
+    async with talking(refold.say("Sunny."), refold.ProviderError("no", kind="auth")) as (session, _):
+        results = [await session.send("go"), await session.send("go"), await session.send("go", cancel=cancelled)]
+    written = [msgspec.json.encode(result) for result in results]
+    outcomes = [msgspec.json.decode(data)["outcome"] for data in written]
+    failure = {"kind": "provider", "message": outcomes[1]["error"]["message"]}
+    assert outcomes == [{"type": "completed"}, {"type": "failed", "error": failure}, {"type": "cancelled"}]
+    again = [msgspec.json.decode(data, type=refold.RunResult[str]).outcome for data in written]
+    assert again == [result.outcome for result in results]
