@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeAlias
 
 import msgspec
 
+from refold.actors.cooperative import in_turns
 from refold.actors.effect_port import C, E, EffectPort, S
 from refold.actors.effects import Cause, EffectEnded, EffectsInFlight, Envelope, Performed
 from refold.actors.journal import Journal
@@ -99,7 +100,8 @@ class FoldedStream(Generic[S, C, E]):
         for attempt in range(1, APPEND_ATTEMPTS_MAX + 1):
             if self.stale:
                 await self.rebuild()
-            commands, payloads = without_secrets(self._journal.redaction, commands, envelope.payloads)
+            in_steps = without_secrets(self._journal.redaction, commands, envelope.payloads)
+            commands, payloads = await in_turns(in_steps)
             if in_doubt and effect is not None and await self._has_result(effect):
                 return [Performed(0, False)] * len(commands)
             decided: list[Decided[E]] = []

@@ -15,7 +15,7 @@ from refold.actors.snapshots import Snapshots
 from refold.events.core.errors import LogInUse, PersistenceError, StreamDeleted, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
-from refold.events.core.redaction import NOTHING_SECRET, Redaction
+from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.stores.event_store import EventStore
 
 GROUP_BATCHES_MAX = 512

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from refold.events.core.ids import RunId as RunId
     from refold.events.core.ids import SessionId as SessionId
     from refold.events.core.ids import ToolCallId as ToolCallId
-    from refold.events.core.redaction import FieldPath as FieldPath
     from refold.events.kinds.indexing import TextColumn as TextColumn
     from refold.events.kinds.memory_policies import DecayPolicy as DecayPolicy
     from refold.events.kinds.memory_policies import RecallPolicy as RecallPolicy
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
     from refold.events.model.run_context import RunContext as RunContext
     from refold.events.model.spending import Budget as Budget
     from refold.events.model.spending import Price as Price
+    from refold.events.secrets.redaction import FieldPath as FieldPath
     from refold.events.session.events import Allow as Allow
     from refold.events.session.events import Ask as Ask
     from refold.events.session.events import Deny as Deny
@@ -167,7 +167,7 @@ else:
                 "ToolError"
             ),
             "refold.events.core.ids": "AgentId MemoryId RunId SessionId ToolCallId",
-            "refold.events.core.redaction": "FieldPath",
+            "refold.events.secrets.redaction": "FieldPath",
             "refold.events.kinds.indexing": "TextColumn",
             "refold.events.kinds.memory_policies": "DecayPolicy RecallPolicy",
             "refold.events.model.configuration": "AgentConfig ToolSpec",

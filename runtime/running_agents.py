@@ -35,9 +35,9 @@ from refold.agents.subagent_runs import SubagentRuns
 from refold.context import RuntimeContext
 from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.core.ids import AgentId, PayloadHash
-from refold.events.core.redaction import Redaction
 from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import CodeIdentity, configuration_of
+from refold.events.secrets.redaction import Redaction
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import Settings

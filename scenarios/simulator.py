@@ -32,7 +32,7 @@ from refold.events.core.codec import tag_of
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId
 from refold.events.core.records import StoredEvent
-from refold.events.core.redaction import Redaction
+from refold.events.secrets.redaction import Redaction
 from refold.events.session import events as ev
 from refold.inspection.check import check_log
 from refold.replay.log_replay import replay

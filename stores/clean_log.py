@@ -10,7 +10,7 @@ import traceback
 import weakref
 from typing import Final
 
-from refold.events.core.redaction import Redaction
+from refold.events.secrets.redaction import Redaction
 
 LOGGERS: Final = (
     "refold",

@@ -34,7 +34,6 @@ from refold.events.core.cleaning import clean_text
 from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import CommandRejected, ConfigError, PersistenceError, ProviderError
 from refold.events.core.ids import PayloadHash
-from refold.events.core.redaction import Redaction
 from refold.events.model.context_window import (
     SUMMARY_PROMPT,
     Context,
@@ -50,6 +49,7 @@ from refold.events.model.context_window import (
 from refold.events.model.messages import ModelRequest, ModelResponse, Prepared, RequestReference
 from refold.events.model.request import applied, difference, with_prepared
 from refold.events.model.spending import Usage
+from refold.events.secrets.redaction import Redaction
 from refold.events.session.commands import RecordContext
 
 log = logging.getLogger("refold.model")

@@ -44,13 +44,13 @@ from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import ProviderError
-from refold.events.core.redaction import NOTHING_SECRET, Redaction
 from refold.events.model.configuration import RecoveryFunction
 from refold.events.model.context_window import ContextWindow
 from refold.events.model.messages import NOTHING, Delta, ModelRequest, ModelResponse, Usage, UsageDelta
 from refold.events.model.payloads import restored
 from refold.events.model.redacted_stream import RedactedStream
 from refold.events.model.run_context import PromptFunction
+from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session.commands import (
     RecordModelFailure,
     RecordModelInterruption,

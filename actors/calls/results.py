@@ -14,7 +14,14 @@ from typing import Final, NamedTuple, TypeGuard, cast
 import msgspec
 
 from refold.actors.calls.validation import checked_block
-from refold.events.core.cleaning import DEPTH_MAX, Unrecordable, clean_json, clean_text, without_addresses
+from refold.events.core.cleaning import (
+    DEPTH_MAX,
+    Unrecordable,
+    clean_json,
+    clean_text,
+    decoded_in_steps,
+    without_addresses,
+)
 from refold.events.core.content import (
     DocumentBlock,
     ErrorKind,
@@ -27,9 +34,9 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import CircuitOpen, ProviderError, ToolError
 from refold.events.core.ids import PayloadHash
-from refold.events.core.redaction import NOTHING_SECRET, Redaction
 from refold.events.model.cooperative import ITEMS_PER_STEP, Cooperative, at_once
-from refold.events.model.payloads import INLINE_BYTES_MAX, kept_whole, spill_in_steps
+from refold.events.model.payloads import INLINE_BYTES_MAX, PIECE, kept_whole, spill_in_steps
+from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 
 DEFAULT_RESULT_LIMIT: Final = INLINE_BYTES_MAX
 """As many bytes of text as a result may have and still lie in its event: 64 KiB, some 16,000 tokens of English."""
@@ -73,15 +80,17 @@ def limited(
             raise Unrecordable(
                 f"$[{place}]", f"is {kind} of {len(block.data):,} bytes; {IMAGE_BYTES_MAX:,} are accepted"
             )
-    texts = [block for block in blocks if isinstance(block, TextBlock)]
-    if sum(map(_size, texts)) <= limit:
+    sizes: list[int] = []
+    for block in blocks:
+        sizes.append((yield from _size(block)) if isinstance(block, TextBlock) else 0)
+    if sum(sizes) <= limit:
         return list(blocks), {}
-    share = limit // len(texts)
+    share = limit // sum(isinstance(block, TextBlock) for block in blocks)
     shown: list[ResultContent] = []
     payloads: dict[PayloadHash, bytes] = {}
-    for block in blocks:
-        if isinstance(block, TextBlock) and _size(block) > share:
-            cut, whole = yield from _cut(block, share)
+    for block, size in zip(blocks, sizes, strict=True):
+        if isinstance(block, TextBlock) and size > share:
+            cut, whole = yield from _cut(block, size, share)
             payloads[cut.hash] = whole
             shown.append(cut)
         else:
@@ -89,22 +98,28 @@ def limited(
     return shown, payloads
 
 
-def _size(block: TextBlock) -> int:
-    text = block.text
-    return len(text) if text.isascii() else len(text.encode())
+def _size(block: GivenContent) -> Cooperative[int]:
+    """Return the bytes of a text in UTF-8, or those of an image or a document; in steps."""
+    if not isinstance(block, TextBlock):
+        return len(block.data)
+    text, size = block.text, 0
+    if text.isascii():
+        return len(text)
+    for start in range(0, len(text), PIECE):
+        size += len(text[start : start + PIECE].encode())
+        yield
+    return size
 
 
-def _cut(block: TextBlock, share: int) -> Cooperative[tuple[StoredBlock, bytes]]:
+def _cut(block: TextBlock, size: int, share: int) -> Cooperative[tuple[StoredBlock, bytes]]:
     kept, whole = yield from kept_whole(block)
-    data = block.text.encode()
     tail_size = share // 3
-    head = data[: share - tail_size].decode(errors="ignore")
-    end = len(data) - tail_size
-    while end < len(data) and data[end] & 0xC0 == 0x80:  # Inside a character.
-        end += 1
-    tail = data[end:].decode()
-    left_out = len(data) - len(head.encode()) - len(tail.encode())
-    marker = f"[{left_out:,} of {len(data):,} bytes are left out here; the log keeps all of it as payload {kept.hash}]"
+    head_size = share - tail_size
+    head = block.text[:head_size].encode()[:head_size].decode(errors="ignore")
+    end = block.text[-tail_size:].encode()[-tail_size:] if tail_size else b""
+    tail = end[next((place for place, byte in enumerate(end) if byte & 0xC0 != 0x80), len(end)) :].decode()
+    left_out = size - len(head.encode()) - len(tail.encode())
+    marker = f"[{left_out:,} of {size:,} bytes are left out here; the log keeps all of it as payload {kept.hash}]"
     shown = "\n".join(part for part in (head, marker, tail) if part)
     return msgspec.structs.replace(kept, shown=shown), whole
 
@@ -159,12 +174,23 @@ def result_in_steps(
             raise
         # The value's own methods have raised it; that is no reason to end the program.
         raise Unrecordable("$", f"cannot be read: it raised {type(error).__name__}") from error
-    size = sum(_size(block) if isinstance(block, TextBlock) else len(block.data) for block in blocks)
+    size, clean = 0, list[GivenContent]()
+    for block in blocks:
+        size += yield from _size(block)
     if bytes_max is not None and size > bytes_max:
         raise _too_large(f"{size:,}", bytes_max)
-    shown, whole = yield from limited(redaction.value(blocks), given.limit)
+    for block in blocks:
+        clean.append((yield from _redacted(block, redaction)))
+    shown, whole = yield from limited(clean, given.limit)
     content, payloads = yield from spill_in_steps(shown)
     return content, {**whole, **payloads}
+
+
+def _redacted(block: GivenContent, redaction: Redaction) -> Cooperative[GivenContent]:
+    if not isinstance(block, TextBlock) or block.provider_data or redaction.has_fields:
+        return redaction.value(block)
+    text = yield from redaction.text_in_steps(block.text)
+    return block if text is block.text else TextBlock(text=text)
 
 
 def result_blocks(value: object) -> Sequence[GivenContent]:
@@ -180,7 +206,8 @@ def _blocks(value: object, bytes_max: int | None) -> Cooperative[Sequence[GivenC
     if isinstance(value, str):
         if bytes_max is not None and len(value) > bytes_max:  # Before anything walks through all of it.
             raise _too_large(f"at least {len(value):,}", bytes_max)
-        return (TextBlock(text=clean_text(str.__str__(value))),) if value else ()
+        text = yield from _clean_text(str.__str__(value))
+        return (TextBlock(text=text),) if text else ()
     if isinstance(value, ImageBlock | DocumentBlock):
         return (checked_block(value),)
     if _are_blocks(value):
@@ -190,7 +217,19 @@ def _blocks(value: object, bytes_max: int | None) -> Cooperative[Sequence[GivenC
         return found
     written = bytearray()
     yield from _write_json(value, written, bytes_max, "$", 0)
-    return (TextBlock(text=written.decode()),)
+    text = yield from decoded_in_steps(written)
+    return (TextBlock(text=text),)
+
+
+def _clean_text(text: str) -> Cooperative[str]:
+    """As `clean_text`, in steps; where there are halves of characters, in one."""
+    for start in range(0, 0 if text.isascii() else len(text), PIECE):
+        try:
+            text[start : start + PIECE].encode()
+        except UnicodeEncodeError:
+            return clean_text(text)
+        yield
+    return text
 
 
 def _write_json(value: object, written: bytearray, bytes_max: int | None, path: str, depth: int) -> Cooperative[None]:

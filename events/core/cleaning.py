@@ -4,9 +4,10 @@ The rule: nothing is written that cannot be read back, and what is refused is na
 (`$.rows[3].x`). Text loses only what is not Unicode; JSON is refused rather than changed in meaning.
 """
 
+import codecs
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from typing import cast
 
 import msgspec
@@ -23,6 +24,9 @@ RECORDED_DEPTH_MAX = DEPTH_MAX + 10
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 """Bounds of an accepted integer; SQLite and most JSON readers keep no more than 64 bits."""
 
+
+STEP_BYTES = 256 * 1024
+"""So much of large data is decoded without a pause; a fraction of a millisecond."""
 
 PATH_CHARACTERS_MAX = 200
 """A path is cut after so many characters; it is read by people and models."""
@@ -51,6 +55,16 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def decoded_in_steps(data: bytes | bytearray, errors: str = "strict") -> Generator[None, None, str]:
+    """Return the text that UTF-8 is, with pauses where it is long; what it grows by is not copied again."""
+    text, decoder = "", codecs.getincrementaldecoder("utf-8")(errors)
+    for start in range(0, len(data), STEP_BYTES):
+        if start:
+            yield
+        text += decoder.decode(data[start : start + STEP_BYTES])
+    return text + decoder.decode(b"", final=True)
 
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+(?=>)")

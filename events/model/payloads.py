@@ -8,6 +8,7 @@ is shown always holds restored blocks.
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from itertools import chain
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
@@ -31,10 +32,10 @@ from refold.events.core.content import (
 from refold.events.core.errors import LogFormatError
 from refold.events.core.event import Event
 from refold.events.core.ids import PayloadHash
-from refold.events.core.redaction import Redaction
 from refold.events.model.configuration import AgentConfiguration, payload_hash
 from refold.events.model.cooperative import Cooperative, at_once
 from refold.events.model.messages import Prepared, RequestReference
+from refold.events.secrets.redaction import Redaction
 
 INLINE_BYTES_MAX = 64 * 1024
 """Largest JSON of a block that stays in its event."""
@@ -94,18 +95,16 @@ def kept_whole(block: Storable) -> Cooperative[tuple[StoredBlock, bytes]]:
         Unrecordable: the block would be read back as another one, or is too large to be kept.
     """
     digest = hashlib.sha256()
-    pieces: list[bytes] = []
-    size = 0
+    whole = BytesIO()  # It gives away its own bytes; to join pieces would copy all of them in one step.
     for piece in _json_of(block):
         digest.update(piece)
-        pieces.append(piece)
-        size += len(piece)
-        if size > PAYLOAD_BYTES_MAX:
-            raise Unrecordable("$", f"has more bytes as JSON than the {PAYLOAD_BYTES_MAX:,} that are accepted")
-        if len(pieces) > 1:
+        if whole.tell():
             yield
+        whole.write(piece)
+        if whole.tell() > PAYLOAD_BYTES_MAX:
+            raise Unrecordable("$", f"has more bytes as JSON than the {PAYLOAD_BYTES_MAX:,} that are accepted")
     name = PayloadHash(digest.hexdigest())
-    return StoredBlock(hash=name, bytes=size, holds=_kind_of(block)), b"".join(pieces)
+    return StoredBlock(hash=name, bytes=whole.tell(), holds=_kind_of(block)), whole.getvalue()
 
 
 def _json_of(block: Storable) -> Iterable[bytes]:
@@ -297,14 +296,17 @@ def recordable(redaction: Redaction, codec: EventCodec[E], event: E) -> tuple[E,
 
 def without_secrets(
     redaction: Redaction, commands: Sequence[C], payloads: Mapping[PayloadHash, bytes]
-) -> tuple[Sequence[C], Mapping[PayloadHash, bytes]]:
-    """Return payloads without what must not be recorded, and the commands referring to those that are others now."""
+) -> Cooperative[tuple[Sequence[C], Mapping[PayloadHash, bytes]]]:
+    """Return payloads without what must not be recorded, and the commands referring to those that are others now.
+
+    In steps, apart from what patterns and field paths look at.
+    """
     if not redaction or not payloads:
         return commands, payloads
     kept: dict[PayloadHash, bytes] = {}
     renamed: dict[str, tuple[PayloadHash, int]] = {}
     for name, data in payloads.items():
-        cleaned = _cleaned_payload(redaction, data)
+        cleaned = yield from _cleaned_payload(redaction, data)
         kept[payload_hash(cleaned) if cleaned is not data else name] = cleaned
         if cleaned is not data:
             renamed[name] = payload_hash(cleaned), len(cleaned)
@@ -313,8 +315,8 @@ def without_secrets(
     return [cast("C", _referring(command, renamed)) for command in commands], kept
 
 
-def _cleaned_payload(redaction: Redaction, data: bytes) -> bytes:
-    if not redaction.has_rules and not redaction.finds(data):
+def _cleaned_payload(redaction: Redaction, data: bytes) -> Cooperative[bytes]:
+    if not redaction.has_rules and not (yield from redaction.finds_in_steps(data)):
         return data
     try:
         value: object = msgspec.json.decode(data)

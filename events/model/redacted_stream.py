@@ -7,17 +7,21 @@ all of it has come: the arguments of a call, and a text that begins like an obje
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
-from refold.events.core.redaction import REDACTED, Redaction
 from refold.events.model.messages import Delta, TextDelta, ThinkingDelta, ToolInputDelta
+from refold.events.secrets.redaction import REDACTED, Redaction
 
 PATTERN_CHARACTERS_MAX = 128
 """So long a match of a pattern is never shown in part."""
 
 SHOWN_EARLY_CHARACTERS_MAX = 3
 """So much of the beginning of a secret is shown where an answer goes on elsewhere: every second text ends with `s`."""
+
+CONTEXT_CHARACTERS: Final = 16
+"""So much of what was shown is kept, since it may be the beginning of a secret, or the line of base64 before one."""
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -81,8 +85,10 @@ class RedactedStream:
 
     def _waits_whole(self, end: _Waiting) -> bool:
         """Tell whether a text is JSON, or is to be, of which some field is not to be shown."""
-        return self._redaction.has_fields and (
-            isinstance(end.delta, ToolInputDelta) or end.text.lstrip()[:1] in ("", "{", "[")
+        return (
+            self._redaction.has_fields
+            and not end.shown
+            and (isinstance(end.delta, ToolInputDelta) or end.text.lstrip()[:1] in ("", "{", "["))
         )
 
     def _left_behind(self, place: tuple[type[Delta], int]) -> list[Delta]:
@@ -96,8 +102,6 @@ class RedactedStream:
             seen, left = self._up_to(end, len(end.text) - held + early)
             if seen:
                 deltas.append(_with_text(end.delta, seen))
-            if early and not left.text:  # What is shown early may yet turn out to be the beginning of a secret.
-                left = msgspec.structs.replace(end, text=end.text[-early:], shown=early)
             self._waiting[other] = left
         return deltas
 
@@ -115,7 +119,8 @@ class RedactedStream:
                 pieces += (end.text[done:first], REDACTED) if first >= done else (REDACTED,)
                 done = last
         pieces.append(end.text[done:until])
-        left = msgspec.structs.replace(end, text=end.text[until:], shown=max(end.shown - until, 0))
+        kept = max(until - CONTEXT_CHARACTERS, 0)
+        left = msgspec.structs.replace(end, text=end.text[kept:], shown=max(end.shown, until) - kept)
         return "".join(pieces), left
 
 

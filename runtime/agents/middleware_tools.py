@@ -10,8 +10,8 @@ from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AnyAgent
 from refold.events.core.content import JsonObject, ResultContent, ToolResultBlock, text_of
 from refold.events.core.errors import AgentLoopError, ToolError
-from refold.events.core.redaction import Redaction
 from refold.events.model.payloads import spill
+from refold.events.secrets.redaction import Redaction
 from refold.tools.registry import ToolRegistry
 
 

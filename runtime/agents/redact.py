@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from refold.events.core.errors import ConfigError
-from refold.events.core.redaction import FieldPath, Redaction
+from refold.events.secrets.redaction import FieldPath, Redaction
 from refold.providers.http.secrets import Secret, redaction_of, redaction_of_environment
 from refold.stores.clean_log import in_use
 

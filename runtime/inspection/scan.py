@@ -16,7 +16,8 @@ import msgspec
 
 from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import kind_and_identifier
-from refold.events.core.redaction import Redaction
+from refold.events.secrets.redaction import Redaction
+from refold.events.secrets.spellings import ESCAPES, unescaped, without_pauses
 from refold.inspection.log_reading import Streams, opened
 from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.sqlite.file import absolute, is_text_log
@@ -49,8 +50,6 @@ FINDINGS_MAX: Final = 10_000
 BLOCK_BYTES: Final = 1024 * 1024
 OVERLAP_BYTES: Final = 8 * 1024
 """Files are read in blocks; a secret of this length is found where two meet."""
-
-_ESCAPED = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")
 
 
 class FoundSecret(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,7 +97,7 @@ class SoughtSecrets:
 
     def __init__(self, values: Mapping[str, str], patterns: Mapping[str, re.Pattern[str]]) -> None:
         self._values = {name: Redaction([value]) for name, value in values.items()}
-        self._in_bytes = {name: Redaction([value.encode().decode("latin-1")]) for name, value in values.items()}
+        self._in_bytes = {name: Redaction([value, value.encode().decode("latin-1")]) for name, value in values.items()}
         self._patterns = {**FORMATS, **patterns}
 
     def in_text(self, text: str, *, raw: bool = False) -> Iterator[tuple[str, str]]:
@@ -106,17 +105,13 @@ class SoughtSecrets:
         for name, redaction in (self._in_bytes if raw else self._values).items():
             for start, end in redaction.spans(text):
                 yield name, f"({end - start} characters)"
-        plain = _ESCAPED.sub(_resolved, text) if "\\" in text else text
+        plain = without_pauses(unescaped(text, ESCAPES))[0] if "\\" in text or "%" in text else text
         for name, pattern in self._patterns.items():
             known = name in FORMATS
             for match in pattern.finditer(plain):
                 if match[0]:
                     shown = match[0][:SHOWN] if known else ""
                     yield name, f"{shown}… ({len(match[0])} characters)" if known else f"({len(match[0])} characters)"
-
-
-def _resolved(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16)) if found[1] else "/"
 
 
 class _Report:

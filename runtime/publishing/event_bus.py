@@ -20,8 +20,8 @@ import msgspec
 from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId, SessionId, ToolCallId
-from refold.events.core.redaction import NOTHING_SECRET
 from refold.events.model.messages import Delta, Usage
+from refold.events.secrets.redaction import NOTHING_SECRET
 from refold.events.session.events import (
     CancelRequested,
     HistoryImported,

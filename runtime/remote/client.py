@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from refold.actors.cooperative import in_turns
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.kernel.supervision import Background
 from refold.events.core.cleaning import clean_text
@@ -29,8 +30,8 @@ from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, Pe
 from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import Plan, Recorded, evolve_all, noted, plan
 from refold.events.core.records import EncodedBatch
-from refold.events.core.redaction import Redaction
 from refold.events.model.payloads import recordable, without_secrets
+from refold.events.secrets.redaction import Redaction
 from refold.events.session.commands import SessionCommand
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import SessionEvent, ToolCallStarted
@@ -320,7 +321,8 @@ class _Round:
                 raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
             named = await named_content(self._store, self._session, entry.command)
             command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key), named)
-            (command,), kept = without_secrets(self._redaction, (command,), payloads)
+            changed, kept = await in_turns(without_secrets(self._redaction, [command], payloads))
+            command = changed[0]
             planned, batch = decided(state, self._session, command, self._clock.now_us(), self._redaction)
             if isinstance(planned, Recorded):
                 outcome = await done(self._store, self._session, entry.command, planned.version, new=False)

@@ -11,7 +11,7 @@ from refold.events.core.content import Message
 from refold.events.core.ids import AgentId, SessionId, checked_identifier
 from refold.events.core.pure_core import Recorded
 from refold.events.core.records import EncodedBatch
-from refold.events.core.redaction import Redaction
+from refold.events.secrets.redaction import Redaction
 from refold.events.session.commands import OpenSession, SessionCommand
 from refold.events.session.core import SESSION_CORE
 from refold.events.session.state import SessionState

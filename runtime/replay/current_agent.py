@@ -38,7 +38,6 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import AgentLoopError, ToolError
 from refold.events.core.ids import AgentId, PayloadHash, SessionId
-from refold.events.core.redaction import Redaction
 from refold.events.model.configuration import (
     CORE_VERSION,
     AgentConfiguration,
@@ -52,6 +51,7 @@ from refold.events.model.messages import (
     ToolUse,
 )
 from refold.events.model.payloads import restored, stored_hashes, whole_block
+from refold.events.secrets.redaction import Redaction
 from refold.events.session import events as ev
 from refold.events.session.commands import RecordModelResponse, RecordToolResult, SendInput
 from refold.events.session.core import SESSION_CORE

@@ -31,9 +31,9 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, stream_name
-from refold.events.core.redaction import NOTHING_SECRET, Redaction
 from refold.events.model.configuration import AgentConfig, RunOptions
 from refold.events.model.payloads import restored, spill, spill_in_steps, without_secrets
+from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
@@ -207,7 +207,8 @@ async def hooked_input(
         CommandRejected: what middleware made of it is empty, or cannot be recorded.
     """
     if redaction:
-        (command,), kept = without_secrets(redaction, (command,), payloads)
+        changed, kept = await in_turns(without_secrets(redaction, [command], payloads))
+        command = changed[0]
         command, payloads = redaction.command(command), dict(kept)
     given = cast("UserBlocks", restored(Message("user", command.content), payloads).content)
     content, more = await in_turns(spill_in_steps(await hooks.user_message(where, given, input_blocks)))

@@ -25,8 +25,8 @@ from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
-from refold.events.core.redaction import NOTHING_SECRET
 from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.events.secrets.redaction import NOTHING_SECRET
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.invariants import SessionChecker

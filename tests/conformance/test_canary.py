@@ -331,7 +331,7 @@ def test_a_simulation_notices_a_secret_that_gets_into_the_log(monkeypatch: pytes
     monkeypatch.setattr(
         "refold.actors.folded_stream.recordable", lambda redaction, codec, event: (event, codec.encode(event))
     )
-    monkeypatch.setattr("refold.events.core.redaction.Redaction.command", lambda self, command: command)
+    monkeypatch.setattr("refold.events.secrets.redaction.Redaction.command", lambda self, command: command)
     told = refold.Agent(
         config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), redact=["hello world"]
     )

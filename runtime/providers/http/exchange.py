@@ -23,8 +23,8 @@ import httpx
 
 from refold.actors.calls.results import text_of_error
 from refold.events.core.errors import ProviderError
-from refold.events.core.redaction import Redaction
 from refold.events.model.retry import RETRY_AFTER_S_MAX
+from refold.events.secrets.redaction import Redaction
 from refold.providers.http.settings import HttpLimits, HttpTimeouts
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """Keys that are never shown.
 
 The rules: a key leaves a `Secret` only through `reveal`, for the header that carries it; and all that a server sends
-(answers, pieces of answers, errors) loses the keys in it before it leaves the provider; `refold.events.core.redaction`
-takes them out.
+(answers, pieces of answers, errors) loses the keys in it before it leaves the provider, by
+`refold.events.secrets.redaction`.
 """
 
 import hmac
@@ -12,11 +12,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn, Self
 
 from refold.events.core.errors import ConfigError
-from refold.events.core.redaction import REDACTED, Redaction
+from refold.events.secrets.redaction import REDACTED, Redaction
 from refold.stores.clean_log import in_use
 
-SECRET_CHARACTERS_MIN = 12
-"""A shorter value is a placeholder, such as a local server's `EMPTY` or `ollama`, and is left in texts."""
+SECRET_CHARACTERS_MIN: Final = 12
+DIFFERENT_CHARACTERS_MIN: Final = 6
+WORDS_CHARACTERS_MAX: Final = 19
+"""What has the place of a key is a placeholder, such as `EMPTY`, `changeme` or `your-key-here`, and is left in texts:
+one with fewer characters, or fewer different ones, or of words in small or in capital letters, up to that length."""
 
 
 KEY_VARIABLES: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
@@ -97,13 +100,23 @@ def key_from(given: str | Secret | None, variable: str, environment: Mapping[str
     return Secret(value)
 
 
+def is_placeholder(value: str) -> bool:
+    """Tell whether what has the place of a key would be found in ordinary words, or tells nothing."""
+    words = not any(map(str.isdigit, value)) and (value.islower() or value.isupper())
+    return (
+        len(value) < SECRET_CHARACTERS_MIN
+        or len(set(value)) < DIFFERENT_CHARACTERS_MIN
+        or (words and len(value) <= WORDS_CHARACTERS_MAX)
+    )
+
+
 def redaction_of(*providers: object, secrets: Iterable[Secret] = ()) -> Redaction:
     """Return what takes out the secrets that providers know, and others; a provider without `redaction` knows none."""
     known = (getattr(provider, "redaction", None) for provider in providers)
     values = (secret.reveal() for secret in secrets)
     return in_use(
         Redaction(
-            [value for value in values if len(value) >= SECRET_CHARACTERS_MIN],
+            [value for value in values if not is_placeholder(value)],
             others=[redaction for redaction in known if isinstance(redaction, Redaction)],
         )
     )
@@ -114,5 +127,5 @@ def redaction_of_environment(
 ) -> Redaction:
     """Return what takes out the keys of providers that an environment holds; placeholders are left."""
     found = (environment.get(name, "").strip() for name in names)
-    keys = (value for value in found if len(value) >= SECRET_CHARACTERS_MIN and _KEY.fullmatch(value))
+    keys = (value for value in found if not is_placeholder(value) and _KEY.fullmatch(value))
     return in_use(Redaction(value for value in keys if REDACTED not in value))

@@ -80,11 +80,27 @@ def test_a_missing_key_names_the_variable(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "EMPTY", "two words in it", "schl\u00fcssel-0123456789", "\udcff" * 20, GONE * 2]
+    "value",
+    [
+        *("", "EMPTY", "two words in it", "schl\u00fcssel-0123456789", "\udcff" * 20, GONE * 2),
+        *(
+            "changeme",
+            "your-key-here",
+            "YOUR_API_KEY_HERE",
+            "xxxxxxxxxxxxxxxxxxxxxxxx",
+            "0000-0000-0000",
+            "sk-xxxxxxxx",
+        ),
+    ],
 )
 def test_what_the_environment_has_in_place_of_a_key_is_not_looked_for(value: str) -> None:
     assert not redaction_of_environment({"OPENAI_API_KEY": value})
     assert redaction_of_environment({"OPENAI_API_KEY": value, "ANTHROPIC_API_KEY": KEY}).text(f"a {KEY}") == f"a {GONE}"
+
+
+@pytest.mark.parametrize("key", ["abc123def456", "TwelveLetter", "correct-horse-battery-staple"])
+def test_a_short_key_that_is_no_word_is_looked_for(key: str) -> None:
+    assert redaction_of_environment({"OPENAI_API_KEY": key}).text(f"a {key}") == f"a {GONE}"
 
 
 # --- What a provider sends back ---

@@ -34,7 +34,8 @@ HARMLESS = (
 
 @pytest.mark.parametrize("kind", KEYS)
 def test_a_key_of_a_known_format_is_found_and_masked(kind: str) -> None:
-    for text in (KEYS[kind], f'"{KEYS[kind]}"', f"x={KEYS[kind]}, then", KEYS[kind].replace("-", "\\u002d")):
+    written = [KEYS[kind].replace("-", each) for each in ("\\u002d", "%2D", "%252d", "\\x2d")]
+    for text in (KEYS[kind], f'"{KEYS[kind]}"', f"x={KEYS[kind]}, then", *written):
         found = dict(SoughtSecrets({}, {}).in_text(text))
         assert set(found) == {kind}, text
         assert KEYS[kind][9:] not in found[kind]

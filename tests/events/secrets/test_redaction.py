@@ -17,7 +17,10 @@ from refold.events.core.content import ImageBlock, TextBlock, ThinkingBlock, Too
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.event import Event
 from refold.events.core.ids import RunId, ToolCallId
-from refold.events.core.redaction import NOTHING_SECRET, REDACTED, FieldPath, Redaction
+from refold.events.model.messages import TextDelta
+from refold.events.model.redacted_stream import RedactedStream
+from refold.events.secrets import spellings
+from refold.events.secrets.redaction import NOTHING_SECRET, REDACTED, FieldPath, Redaction
 
 KEY = "sk-ant-api03-ABCdef/123+xyz_QQ"
 ODD = 'pass "word"\n\\ütf \U0001f511'
@@ -34,6 +37,17 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "escaped in JSON, not closed": lambda key: f'{{"key": "\\u{ord(key[0]):04X}' + json.dumps(key)[2:-1],
     "in a URL": lambda key: urllib.parse.quote(key, safe=""),
     "in a form": lambda key: urllib.parse.urlencode({"key": key}),
+    "URL-encoded twice": lambda key: urllib.parse.quote(urllib.parse.quote(key, safe=""), safe=""),
+    "URL-encoded three times, in JSON": lambda key: json.dumps(
+        urllib.parse.quote(urllib.parse.quote_plus(urllib.parse.quote_plus(key)))
+    ),
+    "as Python shows its bytes": lambda key: repr(key.encode()),
+    "as Python shows its bytes, in JSON": lambda key: json.dumps([repr(key.encode())]),
+    "as Python shows it in ASCII": lambda key: ascii([key]),
+    "in base64 with line ends": lambda key: base64.encodebytes(b"0123456789" * 4 + key.encode() * 4).decode(),
+    "in base64 of short lines, in JSON": lambda key: json.dumps(
+        "\r\n  ".join(re.findall(".{1,16}", base64.b64encode(b"0" * 8 + key.encode() + b"1" * 9).decode()))
+    ),
     "of basic authentication": lambda key: base64.b64encode(f"user:{key}".encode()).decode(),
     "in base64, at another place": lambda key: base64.urlsafe_b64encode(f"use:{key}.".encode()).decode(),
     "in base64, at the third place": lambda key: base64.b64encode(f"us:{key}".encode()).decode(),
@@ -194,3 +208,54 @@ def test_what_knows_secrets_is_not_shown_or_copied() -> None:
     assert repr(redaction) == "Redaction(1 values, 1 patterns, 1 fields)"
     with pytest.raises(TypeError, match="is not pickled"):
         pickle.dumps(redaction)
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ('{"card": 42424242, "n": 1}', '{"card": "*", "n": 1}'),
+        ("[-142424242.5e3,42424242]", '["*","*"]'),
+        (' {"says": "[1, 42424242, 2]", "n": [42424242]}', ' {"says": "[1, *, 2]", "n": ["*"]}'),
+        ('{"a": "\\"", "n":42424242 \n}', '{"a": "\\"", "n":"*" \n}'),
+        ('{"n": 42424242', '{"n": *'),
+        ("[Note] it is 42424242, you see", "[Note] it is *, you see"),
+    ],
+)
+def test_a_number_of_json_that_holds_a_secret_becomes_a_text_in_quotes(text: str, clean: str) -> None:
+    redaction = Redaction(["42424242"])
+    clean = clean.replace("*", REDACTED)
+    assert redaction.text(text) == redaction.value([text])[0] == redaction.data(text.encode()).decode() == clean
+    assert redaction.text(clean) == clean
+
+
+def test_what_is_found_does_not_depend_on_where_the_steps_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    redaction = Redaction([KEY, ODD, "42424242"], [re.compile(r"\d{4} \d{4}")])
+    words = [spelling(key) for spelling in SPELLINGS.values() for key in (KEY, ODD)]
+    text = "\n".join(f"{word} 42424242 4242 4242 \\\\%25{word}" for word in words)
+    found, data = redaction.spans(text), text.encode()
+    for characters in (1, 7, 40, 1000):
+        monkeypatch.setattr(spellings, "STEP_CHARACTERS", characters)
+        monkeypatch.setattr(spellings, "STEP_ESCAPES", characters)
+        assert redaction.spans(text) == found
+        assert redaction.finds(data)
+        assert sum(1 for _ in redaction.spans_in_steps(text)) > len(text) // max(characters, 50)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_no_piece_of_a_stream_shows_a_part_however_it_is_spelled(spelling: str) -> None:
+    redaction = Redaction([KEY])
+    text = f"before {SPELLINGS[spelling](KEY)} after"
+    clean = redaction.text(text)
+    for size in (1, 2, 3, 5, 8, 13):
+        stream = RedactedStream(redaction)
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        shown = [delta for piece in pieces for delta in stream.pieces([TextDelta(piece)])] + stream.rest()
+        assert "".join(delta.text for delta in shown if isinstance(delta, TextDelta)) == clean
+
+
+@pytest.mark.parametrize("word", ["\\", "%25", "\\r\\n", "\\u0041", "A" * 20 + "\n  ", "A" * 16 + "\\", "[42424242,"])
+def test_no_text_makes_it_go_back_over_what_it_has_read(word: str) -> None:
+    """Where it did, this would last for minutes."""
+    redaction = Redaction([KEY, ODD, "42424242"])
+    assert redaction.held_back("\\u0041%41" + word * 20_000) <= len(word) * 20_000
+    assert redaction.text("\\u0041%41" + word * 50_000)

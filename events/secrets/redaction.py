@@ -6,33 +6,48 @@ from it agree. The rules: it is deterministic, and a second pass changes nothing
 nothing is left; and a value that cannot be taken out of its place is never written: it is refused.
 """
 
-import base64
 import functools
 import re
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NewType, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import (
+    Any,
+    Final,
+    Literal,
+    NewType,
+    NoReturn,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, decoded_in_steps
 from refold.events.core.content import ThinkingBlock
 from refold.events.core.errors import CommandRejected, ConfigError, ProviderError
+from refold.events.secrets.spellings import (
+    ANY_ESCAPES,
+    ESCAPES,
+    LINE_ENDS,
+    VALUE_CHARACTERS_MIN,
+    Beginnings,
+    Places,
+    base64_of,
+    forms_in_view,
+    found_in,
+    found_in_view,
+    held_in_view,
+    spellings_of,
+    without_pauses,
+)
 
 T = TypeVar("T")
 
 REDACTED: Final = "[redacted]"
 """Stands where a secret was."""
-
-VALUE_CHARACTERS_MIN: Final = 6
-"""A shorter value would be found in ordinary words."""
-
-BASE64_CHARACTERS_MIN: Final = 12
-"""A value is looked for in base64 where so many of its characters are certain."""
-
-HEAD_CHARACTERS: Final = 4
-"""By so many first characters values are found that a text may end in the beginning of; none is shorter."""
 
 PLAIN_MIN: Final = 64
 """More needles than this are first looked for in the long words of a text."""
@@ -76,7 +91,8 @@ class Redaction:
     """Takes secrets out of texts, values and events.
 
     Args:
-        values: exact secrets. They are also found with JSON escapes, URL-encoded, and inside base64.
+        values: exact secrets. They are also found with escapes of JSON and of Python, URL-encoded (up to four times),
+            and inside base64, also where that is broken into lines.
         patterns: compiled for `str`; all that they match in one text is a secret.
         fields: places in JSON values.
         others: whose secrets it knows as well.
@@ -101,7 +117,10 @@ class Redaction:
         self._fields: tuple[FieldPath, ...] = _each_once(
             [*fields, *(field for other in others for field in other._fields)]
         )
-        self._needles = _each_once([needle for value in self._values for needle in _spellings(value)])
+        self._in_base64 = _each_once([core for value in self._values for core in base64_of(value)])
+        self._needles = _each_once(
+            [*(needle for value in self._values for needle in spellings_of(value)), *self._in_base64]
+        )
         plain = [needle for needle in self._needles if _PLAIN.fullmatch(needle)]
         self._plain: tuple[str, ...] = tuple(plain) if len(plain) > PLAIN_MIN else ()
         self._others = tuple(needle for needle in self._needles if not self._plain or needle not in plain)
@@ -111,11 +130,12 @@ class Redaction:
         self._json_needles = tuple(needle.encode() for needle in self._others)
         self._clean: deque[str] = deque(maxlen=CLEAN_MAX)
         """Long texts without secrets, which come by again on their way into the log."""
-        self._viewed = _each_once([form for value in self._values for form in _forms_in_view(value)])
-        self._beginnings = _Beginnings(self._needles)
-        self._viewed_beginnings = _Beginnings(self._viewed)
-        self._odd = any(character in value for value in self._values for character in '"\\\n\r\t\b\f')
-        self._escape = _ANY_ESCAPE if self._odd else _ESCAPE
+        self._viewed = _each_once([form for value in self._values for form in forms_in_view(value)])
+        self._beginnings = Beginnings(self._needles)
+        self._viewed_beginnings = Beginnings(self._viewed)
+        self._base64_beginnings = Beginnings(self._in_base64)
+        odd = any(character in value for value in self._values for character in "'\"\\\n\r\t\b\f")
+        self._escape = ANY_ESCAPES if odd else ESCAPES
 
     def __bool__(self) -> bool:
         """Whether it knows anything to look for."""
@@ -128,13 +148,15 @@ class Redaction:
         raise TypeError("a redaction knows secrets and is not pickled; make another one where it is needed")
 
     def text(self, text: str) -> str:
-        """Return `text` without the secrets."""
-        if not CLEAN_CHARACTERS[0] <= len(text) <= CLEAN_CHARACTERS[1]:
-            return _replaced(text, self.spans(text))
+        """Return `text` without the secrets; JSON stays JSON."""
+        return without_pauses(self.text_in_steps(text))
+
+    def text_in_steps(self, text: str) -> Generator[None, None, str]:
+        """As `text`, with pauses where it is long. A pattern looks through all of it in one step."""
         if any(text is known for known in self._clean):
             return text
-        cleaned = _replaced(text, self.spans(text))
-        if cleaned is text:
+        cleaned = _replaced(text, (yield from self.spans_in_steps(text)))
+        if cleaned is text and CLEAN_CHARACTERS[0] <= len(text) <= CLEAN_CHARACTERS[1]:
             self._clean.append(text)
         return cleaned
 
@@ -183,12 +205,23 @@ class Redaction:
 
     def finds(self, data: bytes) -> bool:
         """Return whether one of the values is in JSON, however it is spelled."""
-        if any(needle in data for needle in self._json_needles):
-            return True
+        return without_pauses(self.finds_in_steps(data))
+
+    def finds_in_steps(self, data: bytes) -> Generator[None, None, bool]:
+        """As `finds`, with pauses where it is long."""
+        for needle in self._json_needles:
+            for place in found_in(data, needle):
+                if place is not None:
+                    return True
+                yield
         if self._plain and self._may_hold_plain(data.decode("latin-1")):
             return True
-        if self._values and (b"%" in data or b"\\u" in data or b"\\/" in data or (self._odd and b"\\" in data)):
-            return next(self._escaped_spans(data.decode(errors="replace")), None) is not None
+        if self._values and (b"%" in data or b"\\" in data):
+            text = yield from decoded_in_steps(data, "replace")
+            for place in self._escaped_spans(text):
+                if place is not None:
+                    return True
+                yield
         return False
 
     def require_none(self, text: str, what: str) -> None:
@@ -202,20 +235,30 @@ class Redaction:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return where secrets are in `text`, in order; those that overlap are one."""
-        if REDACTED not in text:
-            return self._spans(text)
+        return without_pauses(self.spans_in_steps(text))
+
+    def spans_in_steps(self, text: str) -> Generator[None, None, list[tuple[int, int]]]:
+        """As `spans`, with pauses where it is long. A pattern looks through all of it in one step."""
         spans: list[tuple[int, int]] = []
         start = 0
         for segment in text.split(REDACTED):  # What was redacted before is left, also by patterns that it fits.
-            spans += [(start + first, start + last) for first, last in self._spans(segment)]
+            found: list[tuple[int, int]] = []
+            for place in self._places(segment):
+                if place is None:
+                    yield
+                else:
+                    found.append((start + place[0], start + place[1]))
+            spans += _merged(found)
             start += len(segment) + len(REDACTED)
         return spans
 
-    def _spans(self, text: str) -> list[tuple[int, int]]:
-        found = [*self._literal_spans(text), *self._escaped_spans(text)]
+    def _places(self, text: str) -> Places:
+        yield from self._literal_spans(text)
+        yield from self._escaped_spans(text)
         for pattern in self._patterns:
-            found += [match.span() for match in pattern.finditer(text) if match.end() > match.start()]
-        return _merged(found)
+            for match in pattern.finditer(text):
+                if match.end() > match.start():
+                    yield match.span()
 
     @property
     def has_patterns(self) -> bool:
@@ -236,13 +279,9 @@ class Redaction:
         """Return how many characters at the end of `text` may be the beginning of one of the values."""
         longest = self._beginnings.longest_at_end(text)
         if self._values and ("\\" in text or "%" in text):
-            begun = _BEGUN_ESCAPE.search(text)
-            whole = text[: begun.start()] if begun is not None else text
-            view, place = _unescaped(whole, self._escape)
-            held = self._viewed_beginnings.longest_at_end(view)
-            start = place(len(view) - held)[0] if held else len(whole)
-            if held or begun is not None:
-                longest = max(longest, len(text) - start)
+            longest = max(longest, held_in_view(text, self._escape, self._viewed_beginnings))
+        if self._in_base64 and ("\\" in text or "\n" in text or "\r" in text):
+            longest = max(longest, held_in_view(text, LINE_ENDS, self._base64_beginnings))
         return longest
 
     # Where the secrets are in one text
@@ -253,32 +292,25 @@ class Redaction:
         runs = "\n".join(run for word in words for run in self._runs.findall(word))
         return bool(runs) and any(needle in runs for needle in self._plain)
 
-    def _literal_spans(self, text: str) -> Iterator[tuple[int, int]]:
+    def _literal_spans(self, text: str) -> Places:
         if len(text) < self._shortest:
             return
         plain = self._plain if self._plain and self._may_hold_plain(text) else ()
         for needle in (*self._others, *plain):
-            start = text.find(needle)
-            while start >= 0:
-                yield start, start + len(needle)
-                start = text.find(needle, start + 1)
+            yield from found_in(text, needle)
 
-    def _escaped_spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Find values of which characters are spelled as JSON or URLs may spell them, however often that was done."""
-        if not self._values or not ("%" in text or "\\u" in text or "\\/" in text or (self._odd and "\\" in text)):
+    def _escaped_spans(self, text: str) -> Places:
+        """Find values of which characters are spelled as JSON, Python or URLs may, and base64 that has line ends."""
+        if not self._values:
             return
-        view, place = _unescaped(text, self._escape)
-        if len(view) == len(text):
-            return
-        for form in self._viewed:
-            start = view.find(form)
-            while start >= 0:
-                yield place(start)[0], place(start + len(form) - 1)[1]
-                start = view.find(form, start + 1)
+        if "\\" in text or "%" in text:
+            yield from found_in_view(text, self._escape, self._viewed)
+        if self._in_base64 and ("\n" in text or "\\" in text or "\r" in text):
+            yield from found_in_view(text, LINE_ENDS, self._in_base64)
 
     def _binary(self, data: bytes) -> bytes:
         text = data.decode("latin-1")
-        for start, end in [*self._literal_spans(text), *self._escaped_spans(text)]:
+        for start, end in filter(None, [*self._literal_spans(text), *self._escaped_spans(text)]):
             data = data[:start] + b"*" * (end - start) + data[end:]
         return data
 
@@ -356,7 +388,7 @@ class Redaction:
     def _without_values(self, value: object) -> object:
         if not isinstance(value, str):
             return value
-        return _replaced(value, _merged([*self._literal_spans(value), *self._escaped_spans(value)]))
+        return _replaced(value, _merged([*filter(None, (*self._literal_spans(value), *self._escaped_spans(value)))]))
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -376,109 +408,49 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def _replaced(text: str, spans: Sequence[tuple[int, int]]) -> str:
     if not spans:
         return text
+    numbers = _numbers_of_json(text, spans)
     pieces: list[str] = []
     done = 0
-    for start, end in spans:
-        pieces += (text[done:start], REDACTED)
+    for start, end in _merged([*spans, *numbers]) if numbers else spans:
+        pieces += (text[done:start], f'"{REDACTED}"' if (start, end) in numbers else REDACTED)
         done = end
     return "".join((*pieces, text[done:]))
 
 
+def _numbers_of_json(text: str, spans: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Return the numbers of a text that is JSON of which a part is a secret; a text in quotes takes their place."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return set()
+    numbers: set[tuple[int, int]] = set()
+    for start, end in spans:
+        while start and text[start - 1] in _OF_NUMBERS:
+            start -= 1
+        while end < len(text) and text[end] in _OF_NUMBERS:
+            end += 1
+        around = text[max(start - 100, 0) : start].rstrip()[-1:], text[end : end + 100].lstrip()[:1]
+        if around[0] in ("[", ",", ":") and around[1] in (",", "]", "}"):
+            numbers.add((start, end))
+    if not numbers or not _is_json(text):
+        return set()
+    for token in _STRING.finditer(text):  # What looks like a number may stand in one.
+        numbers -= {each for each in numbers if token.start() <= each[0] < token.end()}
+        if not numbers:
+            break
+    return numbers
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
 _encode = msgspec.json.Encoder().encode
-
-_ESCAPE = re.compile(r"\\\\*(?:u[0-9a-fA-F]{4}|/)|%[0-9a-fA-F]{2}")
-_ANY_ESCAPE = re.compile(r"\\\\*(?:u[0-9a-fA-F]{4}|[/\"nrtbf]|)|%[0-9a-fA-F]{2}")
-"""The same, with the escapes of characters that few secrets have. Backslashes alone count as nothing: where several
-follow each other, nobody knows how often they were escaped."""
-_BEGUN_ESCAPE = re.compile(r"(?:\\+(?:u[0-9a-fA-F]{0,3})?|%[0-9a-fA-F]?)\Z")
-_SHORT_ESCAPES = {"/": "/", '"': '"', "n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "\\": ""}
+_OF_NUMBERS = frozenset("0123456789+-.eE")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _MEMBER = r'("%s"\s*:\s*)("(?:[^"\\]|\\.)*"?|[^\s,\]}"]+)'
-
-
-def _unescaped(text: str, escape: re.Pattern[str]) -> tuple[str, Callable[[int], tuple[int, int]]]:
-    """Return `text` with escapes resolved, and what tells where in `text` a character of that is."""
-    pieces: list[str] = []
-    starts: list[int] = []
-    escapes: list[tuple[int, int, int]] = []
-    done = length = 0
-    for match in escape.finditer(text):
-        start, end = match.span()
-        character = _meaning(text[start:end])
-        pieces += (text[done:start], character)
-        length += start - done
-        starts.append(length)
-        length += len(character)
-        escapes.append((length, start, end))
-        done = end
-
-    def place(index: int) -> tuple[int, int]:
-        found = bisect_right(starts, index) - 1
-        over, start, end = escapes[found] if found >= 0 else (0, 0, 0)
-        if index < over:
-            return start, end
-        return end + index - over, end + index - over + 1
-
-    return "".join((*pieces, text[done:])), place
-
-
-def _meaning(spelled: str) -> str:
-    if spelled[0] == "%" or "u" in spelled:
-        return chr(int(spelled.lstrip("\\%u"), 16))
-    return _SHORT_ESCAPES[spelled[-1]]
-
-
-class _Beginnings:
-    """Knows how values begin, by their first characters."""
-
-    def __init__(self, values: Iterable[str]) -> None:
-        self._short = {value[:size] for value in values for size in range(1, HEAD_CHARACTERS)}
-        self._by_head: dict[str, list[str]] = {}
-        for value in values:
-            self._by_head.setdefault(value[:HEAD_CHARACTERS], []).append(value)
-        self._longest = max(map(len, values), default=0)
-
-    def longest_at_end(self, text: str) -> int:
-        """Return how long the longest end of `text` is that one of the values begins with, and goes on."""
-        for start in range(max(len(text) - self._longest + 1, 0), len(text)):
-            head = text[start : start + HEAD_CHARACTERS]
-            if len(head) < HEAD_CHARACTERS:
-                if head in self._short:
-                    return len(head)
-            elif head in self._by_head:
-                end = text[start:]
-                if any(len(value) > len(end) and value.startswith(end) for value in self._by_head[head]):
-                    return len(end)
-        return 0
-
-
-def _spellings(value: str) -> Iterator[str]:
-    """Give the ways in which a value stands in a text, apart from those in which single characters are escaped."""
-    yield value
-    spelled = value
-    for _ in range(2):
-        spelled = _encode(spelled).decode()[1:-1]
-        yield spelled
-    yield value.replace(" ", "+")
-    data = value.encode()
-    for skipped, first in ((0, 0), (1, 2), (2, 3)):
-        sure = slice(first, (skipped + len(data)) * 8 // 6)
-        for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
-            core = alphabet(b"\0" * skipped + data).decode()[sure]
-            if len(core) >= BASE64_CHARACTERS_MIN:
-                yield core
-
-
-def _forms_in_view(value: str) -> Iterator[str]:
-    """Give what a value is where escapes are resolved: those of URLs are bytes, in JSON halves of surrogate pairs."""
-    units = value.encode("utf-16-be")
-    halves = "".join(chr(int.from_bytes(units[at : at + 2])) for at in range(0, len(units), 2))
-    for form in (value, halves, value.encode().decode("latin-1")):
-        yield form
-        yield form.replace(" ", "+")
-        bare = form.replace("\\", "")
-        if bare != form and len(bare) >= VALUE_CHARACTERS_MIN:
-            yield bare
-            yield bare.replace(" ", "+")
 
 
 def _checked_value(value: object) -> str:
