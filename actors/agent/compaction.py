@@ -42,6 +42,7 @@ from refold.events.model.context_window import (
     SummaryPlan,
     TokenWindow,
     about_tokens,
+    middle_left_out,
     summary_messages,
     summary_plan,
     transcript_text,
@@ -117,7 +118,7 @@ class Summarising:
 
     def request(self, plain: ModelRequest, plan: SummaryPlan) -> ModelRequest:
         """Return the request for a summary of what `plan` replaces; `plain` is the request that is too long."""
-        text = transcript_text(plain.messages[: plan.replaced])
+        text = middle_left_out(transcript_text(plain.messages[: plan.replaced]), plan.shown)
         return msgspec.structs.replace(
             plain,
             model=self.model or plain.model,

@@ -1,10 +1,11 @@
 """What becomes of a request that its provider refuses for what it holds: it is asked again with less, a few times.
 
 Part of the model effect. Where a request is too long, the oldest messages go, as a window leaves them out; then the
-largest new image or document. Where it is wrong, what may be why goes, part by part (`refold.events.model.refused`). A
-refused request costs nothing but time, and the first that is answered decides what is set aside, so nothing is lost by
-a guess. Where a server only fails, that may pass: it is asked the same again first. The rule: each refusal leaves
-fewer things to try, so that the asks are bounded, and in the end the refusal is told as the provider said it.
+largest new image or document; where it has too many bytes, old images and documents go first. Where it is wrong, what
+may be why goes, part by part (`refold.events.model.refused`). A refused request costs nothing but time, and the first
+that is answered decides what is set aside, so nothing is lost by a guess. Where a server only fails, that may pass: it
+is asked the same again first. The rule: each refusal leaves fewer things to try, so that the asks are bounded, and in
+the end the refusal is told as the provider said it.
 
 An answer may be a refusal, too: `with_refused_turn` says what is set aside then.
 """
@@ -23,9 +24,11 @@ from refold.events.model.refused import (
     Portion,
     RefusedParts,
     doubtful,
+    finds_too_many,
     largest,
     more_than_text,
     names_setting,
+    oldest,
     one_by_one,
     refused_turn,
     speaks_of_content,
@@ -39,6 +42,9 @@ window never leaves out."""
 
 NOT_FOUND = 404
 """What a server answers to a model or an address that it does not know; also where it cannot fetch an image."""
+
+TOO_LARGE = 413
+"""What a server answers to a request of too many bytes, whatever its tokens are."""
 
 PERHAPS_CONTENT = ("invalid_request", "server", "malformed", "unknown")
 """Kinds of failures of which what a request holds may be the reason."""
@@ -74,11 +80,14 @@ class Refusals:
         if not too_long and (error.kind not in PERHAPS_CONTENT or names_setting(error.field)):
             raise error
         self._first = self._first or error
-        if too_long and (shorter := await self._shortened(wanted, sent)) is not None:
+        tokens = too_long and error.status != TOO_LARGE
+        if tokens and (shorter := await self._shortened(wanted, sent)) is not None:
             return shorter
         if self._portions is None:
             self._portions = iter(self._suspected(error))
         if (parts := next(self._portions, None)) is None:
+            if too_long and not tokens and (shorter := await self._shortened(wanted, sent)) is not None:
+                return shorter
             raise self._in_vain(error, self._first)
         self._shortenings = iter(SHORTENED)
         reason = error_words(self._first)[:MESSAGE_CHARACTERS_MAX]
@@ -89,14 +98,16 @@ class Refusals:
         history = HistoryView(self._wanted.source, self._wanted.length)
         place, latest = self._wanted.accepted, self._wanted.latest_input
         if error.kind == "context_too_long":
-            return largest(history, place)
+            found = largest(history, place)
+            return [*oldest(history, place), *found] if error.status == TOO_LARGE else found
         failed, told = error.kind != "invalid_request", speaks_of_content(str(error))
         if not told and (failed or error.status == NOT_FOUND):
             found = doubtful(history, place, latest)
         elif failed:
             found = one_by_one(more_than_text(history, place))
         else:
-            return suspects(history, place, latest)
+            found = suspects(history, place, latest)
+            return [*oldest(history, place), *found] if finds_too_many(str(error)) else found
         return [NOTHING_LEFT_OUT, *found] if failed and found else found
 
     async def _shortened(self, wanted: WantedRequest, sent: OutgoingRequest) -> WantedRequest | None:

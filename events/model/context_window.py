@@ -287,6 +287,10 @@ SUMMARY_PROMPT = (
 )
 
 
+SUMMARY_HALVINGS_MAX = 32
+"""A summary is made of no less than such a part of what there is room for; what is too long is halved until then."""
+
+
 class SummaryPlan(msgspec.Struct, frozen=True):
     """What a summary is to stand for."""
 
@@ -298,6 +302,8 @@ class SummaryPlan(msgspec.Struct, frozen=True):
     """The latest input is among them, and is put behind the summary as it is."""
     size: int = 0
     """About how many tokens the summary is made of, that input with them."""
+    shown: float = 1.0
+    """How much of that, where a single message was too long for a summary: its middle is left out."""
 
 
 def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: CountTokens) -> SummaryPlan | None:
@@ -305,9 +311,9 @@ def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: Cou
 
     There is need where a request has more than `max_tokens`, or than the provider takes, as far as that is known. What
     a summary is made of is at most as much as leaves for messages, so that it can be made of one request, unless a
-    single answer is longer; or half of what was too long for a summary. It must be a quarter of that, so that a summary
-    is not made again and again. Within this, the cut leaves as many of the last messages as `keep_tokens` hold, and at
-    least what the model has not answered yet.
+    single answer is longer; or half of what was too long for a summary, of a single one without its middle. It must be
+    a quarter of that, so that a summary is not made again and again. Within this, the cut leaves as many of the last
+    messages as `keep_tokens` hold, and at least what the model has not answered yet.
     """
     limit, too_long = int(max_tokens / context.scale), context.unsummarised
     if 0 < context.fits < limit:
@@ -333,9 +339,18 @@ def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: Cou
             best = SummaryPlan(place, gained, keeps_input, before)
             if left <= keep_tokens and best.tokens >= enough:
                 break
-    if best is None or best.tokens < enough or 0 < too_long <= best.size:
+    if best is None or best.tokens < enough or most < room // SUMMARY_HALVINGS_MAX:
         return None
+    if too_long and best.size > most:
+        return SummaryPlan(best.replaced, best.tokens, best.keeps_input, most, most / best.size)
     return best
+
+
+def middle_left_out(text: str, shown: float) -> str:
+    """Return the beginning and the end of a text, and between them how much is left out."""
+    half = int(len(text) * shown / 2)
+    left_out = len(text) - 2 * half
+    return text if left_out <= 0 else f"{text[:half]}\n\n(… {left_out:,} characters …)\n\n{text[len(text) - half :]}"
 
 
 def _first_unanswered(messages: Sequence[Message]) -> int:

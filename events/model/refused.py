@@ -53,6 +53,13 @@ _CONTENT = re.compile(
     re.IGNORECASE,
 )
 
+_THINGS = r"(images?|pictures?|documents?|pdfs?|pages?|files?|attachments?)\b"
+
+_TOO_MANY = re.compile(
+    rf"too many.{{0,20}} {_THINGS}|many-image|(at most|up to|maximum( number)? of|exceeds?|limit).{{0,30}}\b{_THINGS}",
+    re.IGNORECASE,
+)
+
 T = TypeVar("T")
 
 
@@ -94,6 +101,11 @@ def one_by_one(parts: Sequence[Part]) -> list[Portion]:
     return [_flat(portion) for portion in _portions([(part,) for part in parts])]
 
 
+def finds_too_many(error: str) -> bool:
+    """Tell whether the words of an error are about a number of images or documents, or of their pages."""
+    return _TOO_MANY.search(error) is not None
+
+
 def suspects(messages: Sequence[Message], first_new: int, latest_input: int) -> list[Portion]:
     """Return what may be why a provider finds a request wrong, in the order in which it is left out.
 
@@ -130,6 +142,12 @@ def suspects(messages: Sequence[Message], first_new: int, latest_input: int) -> 
     )
     found = [*one_by_one(more), *said, *(_flat(portion) for portion in _portions(old)), *([own] if own else [])]
     return list(dict.fromkeys(found))
+
+
+def oldest(messages: Sequence[Message], first_new: int) -> list[Portion]:
+    """Return what may be why a request holds too many images or documents: the older half of the old ones, or all."""
+    old = tuple(part for part in more_than_text(messages) if part.message < first_new)
+    return list(dict.fromkeys(portion for portion in (old[: -(-len(old) // 2)], old) if portion))
 
 
 def doubtful(messages: Sequence[Message], first_new: int, latest_input: int) -> list[Portion]:

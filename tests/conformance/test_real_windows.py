@@ -201,6 +201,7 @@ async def test_a_window_that_is_set_far_too_wide_is_learned_for_summaries_too(la
             sizes = [300] * 5 + [largest] + [300] * 20
             assert [(await session.send("x" * size)).outcome for size in sizes] == [refold.Completed()] * len(sizes)
             refused, provider.sizes = provider.refused, []
+            assert {len(message.text) for message in await session.history()} <= {*range(100), 300}, "all is summarised"
         assert refused <= (6, 3)[run]
     assert provider.summaries - refused >= 1
     (await replay(log)).raise_for_divergence()

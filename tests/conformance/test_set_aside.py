@@ -412,6 +412,34 @@ async def test_what_is_too_large_to_be_sent_is_set_aside_largest_first(tmp_path:
     (await replay(log)).raise_for_divergence()
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "words"),
+    [
+        ("context_too_long", 413, "request too large"),
+        ("invalid_request", 400, "messages: too many images and documents: 4 > 3"),
+    ],
+)
+async def test_old_images_go_where_a_request_holds_too_many_and_no_words_do(kind: Any, status: int, words: str) -> None:
+    requests: list[refold.ModelRequest] = []
+
+    def answer(request: refold.ModelRequest) -> refold.ModelResponse:
+        requests.append(request)
+        if sum(has_image(message.content) for message in request.messages) > 3:
+            raise refold.ProviderError(words, kind=kind, status=status)
+        return refold.say("Yes.")
+
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=answer) as runtime:
+        session = await runtime.session("a")
+        for number in range(9):
+            assert (await session.send([f"picture {number}", BROKEN])).outcome == refold.Completed()
+        assert (await session.send("And now?")).outcome == refold.Completed()
+        left = [message.text.removesuffix(INPUT_NOTE) for message in requests[-1].messages if message.role == "user"]
+        assert left == [*(f"picture {number}" for number in range(9)), "And now?"]
+        shown = [has_image(message.content) for message in requests[-1].messages if message.role == "user"]
+        assert (shown[0], shown[-2]) == (False, True)
+        assert len(requests) == 10 + len(await asides_of(session))
+
+
 async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tmp_path: Path) -> None:
     """The calls and results stay balanced, and each undo gives back exactly what was there."""
     call = refold.ModelResponse(

@@ -171,10 +171,10 @@ def _cleaned(value: Json) -> Json:
 
 
 def check_size(body: bytes, most: int | None, host: str) -> None:
-    """Raise ProviderError, of kind `context_too_long`, if a body is larger than a host takes; None = not known."""
+    """Raise ProviderError if a body is larger than a host takes, as the host would answer; None = not known."""
     if most is not None and len(body) > most:
         words = f"the request has {len(body):,} bytes and {host} takes {most:,}; it was not sent"
-        raise ProviderError(words, kind="context_too_long")
+        raise ProviderError(words, kind="context_too_long", status=413)
 
 
 def check_images(messages: Sequence[Message], most: int | None, host: str) -> None:

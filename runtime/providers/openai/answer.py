@@ -5,7 +5,7 @@ vllm-project/vllm#27755 (`reasoning`, before that `reasoning_content` as DeepSee
 `reasoning_details` and ai.google.dev/gemini-api/docs/openai ("Thinking"); for usage also DeepSeek's and Moonshot's
 fields. The rules:
 
-- The order is reasoning, text, refusal, calls: the API tells no other.
+- The order is reasoning, text, what audio says, refusal, calls: the API tells no other.
 - Calls make an answer `tool_use` even where the server says `stop`, as Gemini and others do. Only where it was
   cut (`length`) is it `max_tokens`, and where it was filtered it is a `refusal`, whose calls are left out, as they may
   have lost a part.
@@ -13,6 +13,7 @@ fields. The rules:
   (`error`, `abort`, `insufficient_system_resource`) failed.
 """
 
+import base64
 from collections.abc import Sequence
 
 import msgspec
@@ -158,6 +159,13 @@ class AnswerAssembly:
         self._marked = False
         """Whether the last content was marked as thoughts."""
         self._extra_content: JsonObject = {}
+        self._annotations: list[Json] = []
+        """Sources of the text and the like, which do not go back."""
+        self._audio: JsonObject = {}
+        self._sound: list[str] = []
+        """The data of the audio, in pieces."""
+        self._spoken = _Text()
+        """What the audio says."""
         self._calls = CallAssembly(provider, names)
         self._explained: JsonObject = {}
         """What the server says of why it stopped, besides the reason."""
@@ -174,6 +182,8 @@ class AnswerAssembly:
                 self._tagged_thoughts,
                 self._details,
                 self._extra_content,
+                self._audio,
+                self._spoken,
                 self.has_calls,
             )
         )
@@ -201,6 +211,9 @@ class AnswerAssembly:
             self._note_mark(content, marked=marked)
         deltas += self._add_content(content)
         deltas += self._refusal.add(text_field(message, "refusal"), TextDelta)
+        deltas += self._add_audio(object_field(message, "audio"))
+        if is_json_array(annotations := message.get("annotations")):
+            self._annotations += annotations
         calls = message.get("tool_calls")
         if is_json_object(calls):
             calls = [calls]
@@ -255,9 +268,15 @@ class AnswerAssembly:
         if thoughts or reasoning:
             data: JsonObject | None = {self._provider: kept({"reasoning_details": reasoning})} if reasoning else None
             content.append(ThinkingBlock(thinking=thoughts, provider_data=data))
-        if self._extra_content:
-            content.append(ProviderBlock(provider=self._provider, data=kept({"extra_content": self._extra_content})))
-        content.extend(TextBlock(text=said) for said in (text, self._refusal.whole()) if said.strip())
+        own: JsonObject = {
+            "extra_content": self._extra_content,
+            "annotations": self._annotations,
+            "audio": self._whole_audio(),
+        }
+        if own := {field: value for field, value in own.items() if value}:
+            content.append(ProviderBlock(provider=self._provider, data=kept(own)))
+        texts = (text, self._spoken.whole(), self._refusal.whole())
+        content.extend(TextBlock(text=said) for said in texts if said.strip())
         if reason != "refusal":
             content.extend(calls)
         model = clean_text(self._model) if self._model else None
@@ -290,6 +309,16 @@ class AnswerAssembly:
         if is_json_array(details) and (shown := self._details.add(details)):
             text = text or shown
         return self._thinking.add(text, ThinkingDelta)
+
+    def _add_audio(self, audio: JsonObject) -> list[Delta]:
+        self._audio.update((field, value) for field, value in audio.items() if field not in ("data", "transcript"))
+        if data := text_field(audio, "data"):
+            self._sound.append(data)
+        return self._spoken.add(text_field(audio, "transcript"), TextDelta)
+
+    def _whole_audio(self) -> JsonObject:
+        told = {"data": _joined_base64(self._sound), "transcript": self._spoken.whole()}
+        return {**self._audio, **{field: value for field, value in told.items() if value}}
 
     def _take_extra_content(self, extra: JsonObject) -> bool:
         """Keep what has to go back with the message, and return whether its content is marked as thoughts."""
@@ -328,6 +357,14 @@ class AnswerAssembly:
                 deltas += self._refusal.add(text_field(part, "refusal"), TextDelta)
                 deltas += self._thinking.add(thoughts_in(part.get("thinking")), ThinkingDelta)
         return deltas
+
+
+def _joined_base64(pieces: Sequence[str]) -> str:
+    """Return pieces of data, each of which is base64 by itself, as one; as they are where they are not."""
+    try:
+        return base64.b64encode(b"".join(base64.b64decode(piece, validate=True) for piece in pieces)).decode()
+    except ValueError:
+        return "".join(pieces)
 
 
 class _Text:

@@ -386,8 +386,8 @@ class _MessageWriter:
         for block in content:
             if isinstance(block, ProviderBlock) and "type" not in block.data:
                 fields.update({key: value for key, value in block.data.items() if key not in _OWN_FIELDS})
-                if is_json_object(audio := fields.get("audio")) and "id" in audio:
-                    fields["audio"] = {"id": audio["id"]}  # All that is taken back of what was said.
+                if is_json_object(audio := fields.pop("audio", None)) and "id" in audio and "transcript" not in audio:
+                    fields["audio"] = {"id": audio["id"]}  # All that is taken back; what it says goes back as text.
             elif isinstance(block, ThinkingBlock) and block.signature is None:  # A signed one is another provider's.
                 thoughts.append(block.thinking)
                 details = object_field(block.provider_data or {}, name).get("reasoning_details")
