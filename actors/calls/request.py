@@ -25,7 +25,6 @@ from refold.events.core.cleaning import Unrecordable, clean_text
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import AgentLoopError, ProviderError
 from refold.events.core.ids import PayloadHash, RunId, SessionId
-from refold.events.core.redaction import NOTHING_SECRET, Redaction
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
 from refold.events.model.context_window import (
     Context,
@@ -52,6 +51,7 @@ from refold.events.model.request import (
 )
 from refold.events.model.run_context import PromptFunction
 from refold.events.model.spending import Usage
+from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session.commands import RecordRequest
 
 log = logging.getLogger("refold.model")
