@@ -115,6 +115,8 @@ if TYPE_CHECKING:
     from refold.remote.connection import SyncConnection as SyncConnection
     from refold.remote.connection import Unfinished as Unfinished
     from refold.remote.connection import connect as connect
+    from refold.remote.run import ConnectedRun as ConnectedRun
+    from refold.remote.run import SyncConnectedRun as SyncConnectedRun
     from refold.sessions.checkpoint import Checkpoint as Checkpoint
     from refold.sessions.checkpoint import load_checkpoint as load_checkpoint
     from refold.sessions.outcome import Cancelled as Cancelled
@@ -128,11 +130,15 @@ if TYPE_CHECKING:
     from refold.sessions.outcome import TurnResult as TurnResult
     from refold.sessions.reads import AwaitedApproval as AwaitedApproval
     from refold.sessions.reads import SessionMetadata as SessionMetadata
+    from refold.sessions.run_handle import RunHandle as RunHandle
+    from refold.sessions.run_handle import RunReader as RunReader
     from refold.sessions.session import Session as Session
     from refold.sessions.stream import RunStream as RunStream
     from refold.sessions.turn_checkpoints import step_key as step_key
     from refold.sessions.turn_checkpoints import step_versions as step_versions
     from refold.sigterm import stop_on_sigterm as stop_on_sigterm
+    from refold.sync.session import SyncRunHandle as SyncRunHandle
+    from refold.sync.session import SyncRunReader as SyncRunReader
     from refold.sync.session import SyncRunStream as SyncRunStream
     from refold.sync.session import SyncSession as SyncSession
     from refold.sync.session import SyncSubscription as SyncSubscription
@@ -192,16 +198,18 @@ else:
             "refold.remote.connection": (
                 "connect ConnectedSession Connection SyncConnectedSession SyncConnection Unfinished"
             ),
+            "refold.remote.run": "ConnectedRun SyncConnectedRun",
             "refold.sessions.checkpoint": "Checkpoint load_checkpoint",
             "refold.sessions.outcome": (
                 "Cancelled Completed Failed Outcome RunError RunNotCompleted RunResult Spent TurnResult"
             ),
             "refold.sessions.reads": "AwaitedApproval SessionMetadata",
+            "refold.sessions.run_handle": "RunHandle RunReader",
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",
             "refold.sessions.turn_checkpoints": "step_key step_versions",
             "refold.sigterm": "stop_on_sigterm",
-            "refold.sync.session": "SyncRunStream SyncSession SyncSubscription",
+            "refold.sync.session": "SyncRunHandle SyncRunReader SyncRunStream SyncSession SyncSubscription",
             "refold.tools.registry": "ToolRegistry",
             "refold.tools.tool": "Tool tool",
             "refold.version": "__version__",

@@ -41,11 +41,12 @@ from refold.providers.function import ProviderFunction
 from refold.publishing.event_bus import Subscriber
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
+from refold.sessions.run_handle import RunHandle, run_id_parts
 from refold.sessions.session import Session
 from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
 from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
-from refold.sync.session import SyncSession, SyncSubscription
+from refold.sync.session import SyncRunHandle, SyncSession, SyncSubscription
 from refold.tools.registry import ToolRegistry
 from refold.type_parameters import Out_co
 
@@ -260,6 +261,19 @@ class AgentRuntime(Generic[Out_co]):
             await require_not_deleted(self.store, stream)
             raise ConfigError(f"the log {self.store.name} has no session {session_id!r}")
         return session
+
+    async def run(self, run_id: str) -> RunHandle[Out_co]:
+        """Return a run of any session in the log, which may be queued, under way, or over.
+
+        Args:
+            run_id: what `RunHandle.id` says, such as `alice/run_3`.
+
+        Raises:
+            ConfigError: there is no such run.
+            PersistenceError: the log cannot be read.
+        """
+        session, run = run_id_parts(run_id)
+        return await (await self.session(session)).run(run)
 
     async def forget(self, session_id: str) -> None:
         """Let go of what memory holds of a session; the log keeps it, and its next message brings it back.
@@ -481,6 +495,15 @@ class SyncRuntime(Generic[Out_co]):
         """
         found = self.loop_thread.run(lambda: self.asynchronous.session(session_id, restore=restore, deps=deps))
         return SyncSession(self.loop_thread, found, self.asynchronous.recorded_after)
+
+    def run(self, run_id: str) -> SyncRunHandle[Out_co]:
+        """Return a run of any session in the log; see `AgentRuntime.run`.
+
+        Raises:
+            ConfigError: there is no such run.
+            PersistenceError: the log cannot be read.
+        """
+        return SyncRunHandle(self.loop_thread, self.loop_thread.run(lambda: self.asynchronous.run(run_id)))
 
     def subscribe(self, subscriber: Subscriber, *, session: str | None = None) -> Callable[[], None]:
         """Call `subscriber` on the loop's thread with each event of one session, or of all; return what ends that.

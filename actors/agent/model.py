@@ -96,6 +96,8 @@ class _Calling:
         self.begun = False
         self.cancelled = False
         self.partial = PartialResponse()
+        self.is_shown = False
+        """Whether a piece of its answer has been passed on."""
         self.paid = Usage()
         """Tokens of a summary that cannot be used."""
         self.call = CallUnderWay(message.reply_to.system, message.cause)
@@ -336,9 +338,12 @@ class ModelActor(Actor):
             if calling.cancelled:  # The provider has swallowed it; what it sends now is evidence, and it is left.
                 raise asyncio.CancelledError
             try:
-                self._observer.streamed(wanted.session, wanted.run, wanted.turn, delta)
+                self._observer.streamed(
+                    wanted.session, wanted.run, wanted.turn, delta, asked=wanted.asked, begins=not calling.is_shown
+                )
             except Exception:
                 log.exception("who watches session %s failed on a piece of an answer", wanted.session)
+            calling.is_shown = True
 
     async def _close(self, stream: AsyncIterable[object], calling: _Calling) -> None:
         """Let a stream clean up behind itself; how that goes changes nothing about the answer."""

@@ -96,8 +96,19 @@ class SessionObserver(Protocol):
         """See that nothing of an earlier run is in flight any more; `state` is to be read only, and only now."""
         ...
 
-    def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
-        """See a piece of the answer in a run's turn; it is not logged."""
+    def streamed(
+        self, session: SessionId, run: RunId, turn: int, delta: Delta, *, asked: int, begins: bool = False
+    ) -> None:
+        """See a piece of the answer in a run's turn; it is not logged.
+
+        Args:
+            session: whose it is.
+            run: whose it is.
+            turn: which of the run's.
+            delta: the piece.
+            asked: version of the event that wants the answer.
+            begins: whether it is the first piece of an attempt at it.
+        """
         ...
 
     def progressed(self, session: SessionId, call: str, report: object) -> None:

@@ -196,6 +196,28 @@ Delta: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta | UsageDelta
 """What arrives while an answer is streamed; published to subscribers, never logged."""
 
 
+def delta_text(delta: Delta) -> str:
+    """Return the text of a piece; empty of one that only counts tokens."""
+    match delta:
+        case TextDelta(text=text) | ThinkingDelta(thinking=text) | ToolInputDelta(partial_json=text):
+            return text
+        case _:
+            return ""
+
+
+def delta_with_text(delta: Delta, text: str) -> Delta:
+    """Return a piece with another text."""
+    match delta:
+        case TextDelta():
+            return TextDelta(text)
+        case ThinkingDelta():
+            return ThinkingDelta(text)
+        case ToolInputDelta():
+            return msgspec.structs.replace(delta, partial_json=text)
+        case _:
+            return delta
+
+
 def deltas_of(response: ModelResponse, characters: int) -> list[Delta]:
     """Return pieces of at most `characters` characters that add up to `response`'s content, in order."""
     deltas: list[Delta] = []

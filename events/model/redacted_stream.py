@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from refold.events.model.messages import Delta, TextDelta, ThinkingDelta, ToolInputDelta
+from refold.events.model.messages import Delta, ToolInputDelta, UsageDelta, delta_text, delta_with_text
 from refold.events.secrets.redaction import REDACTED, Redaction
 
 PATTERN_CHARACTERS_MAX = 128
@@ -59,16 +59,16 @@ class RedactedStream:
             (end, self._redaction.value(end.text) if self._waits_whole(end) else self._up_to(end, len(end.text))[0])
             for end in waiting.values()
         ]
-        return [_with_text(end.delta, text) for end, text in ends if text]
+        return [delta_with_text(end.delta, text) for end, text in ends if text]
 
     def _shown(self, delta: Delta) -> list[Delta]:
-        text = _text_of(delta)
-        if text is None:
+        if isinstance(delta, UsageDelta):
             return [self._redaction.value(delta)]
+        text = delta_text(delta)
         place = (type(delta), delta.index if isinstance(delta, ToolInputDelta) else 0)
         deltas = self._left_behind(place)
         before = self._waiting.pop(place, _Waiting(delta, ""))
-        clean = self._redaction.value(_with_text(delta, ""))
+        clean = self._redaction.value(delta_with_text(delta, ""))
         end = _Waiting(clean, before.text + text, before.shown)
         held = self._redaction.held_back(end.text)
         if self._redaction.has_patterns:
@@ -80,7 +80,7 @@ class RedactedStream:
             self._waiting[place] = left
         # A piece of a call is shown even if it is empty: it says that the call has begun.
         if seen or isinstance(delta, ToolInputDelta):
-            deltas.append(_with_text(clean, seen))
+            deltas.append(delta_with_text(clean, seen))
         return deltas
 
     def _waits_whole(self, end: _Waiting) -> bool:
@@ -101,7 +101,7 @@ class RedactedStream:
             early = held if held <= SHOWN_EARLY_CHARACTERS_MAX else 0
             seen, left = self._up_to(end, len(end.text) - held + early)
             if seen:
-                deltas.append(_with_text(end.delta, seen))
+                deltas.append(delta_with_text(end.delta, seen))
             self._waiting[other] = left
         return deltas
 
@@ -122,23 +122,3 @@ class RedactedStream:
         kept = max(until - CONTEXT_CHARACTERS, 0)
         left = msgspec.structs.replace(end, text=end.text[kept:], shown=max(end.shown, until) - kept)
         return "".join(pieces), left
-
-
-def _text_of(delta: Delta) -> str | None:
-    match delta:
-        case TextDelta(text=text) | ThinkingDelta(thinking=text) | ToolInputDelta(partial_json=text):
-            return text
-        case _:
-            return None
-
-
-def _with_text(delta: Delta, text: str) -> Delta:
-    match delta:
-        case TextDelta():
-            return TextDelta(text)
-        case ThinkingDelta():
-            return ThinkingDelta(text)
-        case ToolInputDelta():
-            return msgspec.structs.replace(delta, partial_json=text)
-        case _:
-            return delta

@@ -26,7 +26,7 @@ from refold.events.session.commands import CancelRun, RecordCallWaiting, SendInp
 from refold.events.session.core import SESSION_KIND
 from refold.sessions.access import SessionAccess, input_content
 from refold.sessions.outcome import Cancelled, Failed, RunResult
-from refold.sessions.run_handle import RunHandle
+from refold.sessions.sent_input import SentInput
 
 log = logging.getLogger("refold.subagent")
 
@@ -157,7 +157,7 @@ class SubagentRuns:
             # The input may be in the log though that was not told; its key will tell.
             command = SendInput(content=content, key=calling.call, cancelled=cancel.cancelled)
             try:
-                handle = RunHandle(access, command, payloads, cancel)
+                handle = SentInput(access, command, payloads, cancel)
                 await handle.done()
                 return handle.result()
             except ActorStopped as error:

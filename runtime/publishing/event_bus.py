@@ -26,6 +26,7 @@ from refold.events.session.events import (
     CancelRequested,
     HistoryImported,
     InputQueued,
+    ModelFailed,
     ModelInterrupted,
     ModelResponded,
     RunCancelled,
@@ -36,6 +37,7 @@ from refold.events.session.events import (
     ToolApprovalRequested,
 )
 from refold.events.session.state import FinishedRun, SessionState, awaits_person, awaits_step, run_of_input
+from refold.publishing.answers import AnswerSoFar
 from refold.publishing.notifications import Progressed, RecordedSessionEvent, Streamed
 from refold.publishing.subscription import Subscription
 
@@ -127,7 +129,10 @@ class EventBus:
         None = of any run."""
         self._subscribers: dict[SessionId | None, list[Subscriber]] = {}
         self._ending: dict[SessionId, dict[RunId, int]] = {}
-        self._open: dict[SessionId, None] = {}
+        self._open: dict[SessionId, int] = {}
+        """Of each open run that began or went on in this process, the version at which it did."""
+        self._answers: dict[SessionId, AnswerSoFar] = {}
+        """The answers that are streamed now."""
         self._subscriptions: dict[SessionId | None, WeakValueDictionary[int, Subscription]] = {}
         """By identity; who subscribed first is told first."""
         self._model_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
@@ -210,9 +215,12 @@ class EventBus:
             if (run := _cancelled_run(event)) is not None:
                 cancelled[run] = event.version
             if isinstance(event.event, RunStarted | RunResumed):
-                self._open[session] = None
+                self._open[session] = event.version
+            elif isinstance(event.event, ModelResponded | ModelInterrupted | ModelFailed):
+                self._answers.pop(session, None)
             elif isinstance(event.event, RunCompleted | RunFailed | RunCancelled):
                 self._open.pop(session, None)
+                self._answers.pop(session, None)
                 cancelled.pop(event.event.run, None)
                 self._ending.setdefault(session, {})[event.event.run] = event.version
 
@@ -246,11 +254,22 @@ class EventBus:
         if run_now is not None and awaits_step(run_now):
             self._tell(session, run_now.id, PausedRun(run_now.turns, state.version))
 
-    def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
+    def streamed(
+        self, session: SessionId, run: RunId, turn: int, delta: Delta, *, asked: int, begins: bool = False
+    ) -> None:
         for watcher in self._model_watchers.get(session, ()):
             watcher(True)
+        answer = self._answers.get(session)
+        if answer is None or begins or answer.asked != asked:
+            since = max(asked, self._open.get(session, 0))
+            answer = self._answers[session] = AnswerSoFar(session, run, turn, asked=asked, since=since)
+        piece = answer.add(delta)
         if self._subscriptions:
-            self._pass_on(session, Streamed(session=session, run=run, turn=turn, delta=delta))
+            self._pass_on(session, piece)
+
+    def answer_so_far(self, session: SessionId) -> AnswerSoFar | None:
+        """Return the answer that is streamed in a session now, if there is one."""
+        return self._answers.get(session)
 
     def progressed(self, session: SessionId, call: str, report: object) -> None:
         """Log what a tool reports, and pass it on to subscriptions."""

@@ -24,6 +24,10 @@ class Streamed(msgspec.Struct, frozen=True, kw_only=True):
     run: RunId
     turn: int
     """Which of the run's model calls it answers, from 1."""
+    asked: int
+    """Version of the event that wants the answer; another attempt at it has another one, or begins at offset 0."""
+    offset: int
+    """How many characters of the answer come before it: of text, reasoning and arguments of calls together."""
     delta: Delta
 
 

@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Protocol, Self
 
+import msgspec
+
 from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId
 from refold.events.session.core import SESSION_CODEC
+from refold.publishing.answers import AnswerSoFar
 from refold.publishing.notifications import Missed, Progressed, Published, RecordedSessionEvent, Streamed
 from refold.stores.event_store import EventStore
 
@@ -35,6 +38,24 @@ class Publisher(Protocol):
         ...
 
     def drop(self, subscription: "Subscription") -> None: ...
+
+    def answer_so_far(self, session: SessionId) -> AnswerSoFar | None:
+        """Return the answer that is streamed in a session now, if there is one."""
+        ...
+
+
+class ReadingPlace(msgspec.Struct, frozen=True):
+    """How far a reader has come in a session; as text `version`, or `version.asked.offset` within an answer."""
+
+    version: int = 0
+    """Of the last event."""
+    asked: int = 0
+    """Version of the event that wants the answer of which the last piece was; 0 = there was none since."""
+    offset: int = 0
+    """How many characters of that answer it has."""
+
+    def __str__(self) -> str:
+        return f"{self.version}.{self.asked}.{self.offset}" if self.asked else str(self.version)
 
 
 class _Behind:
@@ -65,7 +86,19 @@ class Subscription:
         *,
         capacity: int = CAPACITY,
         after_version: int | None = None,
+        known: ReadingPlace | None = None,
     ) -> None:
+        """Begin to take what happens.
+
+        Args:
+            publisher: who puts it in.
+            read: reads the log.
+            session: None = all.
+            capacity: how many items may wait for the reader, >= 1.
+            after_version: begin in the log, after this version; None = from now on.
+            known: what the reader has had of an answer that is still streamed, perhaps.
+        """
+        self._known = known or ReadingPlace()
         self.session = session
         """The session that it follows; None = all."""
         self.wants: Callable[[Streamed | Progressed], bool] | None = None
@@ -84,6 +117,8 @@ class Subscription:
         """Version of the first event that was put in as it became durable, of one session."""
         self._taken: int | None = None
         """Up to which version events are in the queue, or were yielded, of one session."""
+        self._owes_answer = False
+        """Whether the answer that is streamed now comes next, since the reader began in the log."""
         self._ended = False
         self._reader: asyncio.Future[None] | None = None
         self._busy = False
@@ -147,6 +182,10 @@ class Subscription:
         """Take what passes by, if there is room."""
         if self._ended or self._closed or (self.wants is not None and not self.wants(item)):
             return
+        behind = self._behind.get(item.session)
+        if isinstance(item, Streamed) and (self._owes_answer or (behind is not None and behind.open_ended)):
+            self._wake()
+            return  # It is part of the answer so far, which comes behind what is read from the log.
         if item.session in self._behind or not self._has_room():
             self._missed += 1
         else:
@@ -212,6 +251,8 @@ class Subscription:
                     return Missed(count)
                 if self._behind:
                     await self._catch_up()
+                elif self._owes_answer:
+                    self._take_answer()
                 elif self._ended or enough():
                     return None
                 else:
@@ -253,10 +294,22 @@ class Subscription:
             if self.session is not None:
                 self._taken = behind.after
         if len(page) < limit:
+            self._owes_answer = self._owes_answer or behind.open_ended
             behind.open_ended = False
         caught_up = behind.after >= behind.upto and not behind.open_ended
         if caught_up or (not page and known > behind.after):  # Or the log has lost what was published.
             del self._behind[session]
+
+    def _take_answer(self) -> None:
+        """Put in what the reader does not know of the answer that is streamed now."""
+        self._owes_answer = False
+        answer = self._publisher.answer_so_far(self.session) if self.session is not None else None
+        if answer is None:
+            return
+        known = self._known.asked == answer.asked and self._known.version >= answer.since
+        for item in answer.after(self._known.offset if known else 0):
+            if self.wants is None or self.wants(item):
+                self._items.append(item)
 
     def _too_late(self, session: SessionId, after: int) -> ActorStopped:
         self.close()

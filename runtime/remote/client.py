@@ -121,7 +121,7 @@ async def give(
     inbox = Inbox(sqlite_file.absolute(log), clock)
     async with opened(log) as store:
         if not may_begin and not isinstance(command, InboxDelete):
-            await _require_session(store, inbox, session)
+            await _has_begun(store, inbox, session)
     sqlite_file.look_at(sqlite_file.absolute(log))  # A symbolic link would have its inbox beside itself.
     entry = await inbox.put(session, command, key if key is not None else uuid.uuid4().hex)
     if entry.outcome is not None:
@@ -129,12 +129,20 @@ async def give(
     return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
 
 
-async def _require_session(store: EventStore, inbox: Inbox, session: str) -> None:
+async def _has_begun(store: EventStore, inbox: Inbox, session: str) -> bool:
+    """Tell whether a session is in the log; where it is not, an input that begins it waits in the inbox.
+
+    Raises:
+        ConfigError: there is no such session.
+    """
     try:
         await session_head(store, session)
     except ConfigError:
         if not await inbox.file.waiting(clean_text(session)):
-            raise
+            await session_head(store, session)  # Its input may have been taken meanwhile.
+            return True
+        return False
+    return True
 
 
 async def _performed(
@@ -401,8 +409,7 @@ async def awaited_decisions(
     found: list[AwaitedDecision] = []
     async with opened(log) as store:
         if session is not None:
-            await session_head(store, session)
-            names = [SessionId(session)]
+            names = [SessionId(session)] if await _has_begun(store, inbox, session) else []
             if below:
                 names += [name async for name in sessions_below(store, SessionId(session), with_pending=True)]
         else:

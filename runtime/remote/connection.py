@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
@@ -27,7 +28,7 @@ from refold.events.core.content import Message
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, kind_and_identifier, stream_name
 from refold.events.model.payloads import all_restored, stored_hashes
-from refold.events.session.core import SESSION_KIND
+from refold.events.session.core import SESSION_CORE, SESSION_KIND
 from refold.events.session.events import recorded_reason
 from refold.events.session.state import history
 from refold.inspection.log_reading import Streams, opened
@@ -45,11 +46,13 @@ from refold.remote.protocol import (
     Refused,
     send_command,
 )
+from refold.remote.run import ConnectedRun, SyncConnectedRun, iterated
 from refold.sessions.access import Input, RunOverrides, checked_flag, checked_name, run_options
 from refold.sessions.outcome import RunResult
+from refold.sessions.run_handle import known_run, run_id_parts
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import LogOwner, log_owner
-from refold.sync.loop_thread import LoopThread, blocking, next_or_none
+from refold.sync.loop_thread import LoopThread, blocking
 
 T = TypeVar("T")
 
@@ -135,6 +138,16 @@ class Connection:
     ) -> None:
         self._face.close()
 
+    async def run(self, run_id: str) -> ConnectedRun:
+        """Return a run of any session in the log; see `AgentRuntime.run`.
+
+        Raises:
+            ConfigError: there is no such run.
+            PersistenceError: the log cannot be read.
+        """
+        session, run = run_id_parts(run_id)
+        return await self.session(session).run(run)
+
     async def sessions(self) -> list[SessionId]:
         """Return the ids of all sessions in the log, in code-point order.
 
@@ -179,7 +192,7 @@ class ConnectedSession:
 
     def __init__(self, connection: Connection, session: SessionId) -> None:
         self.id = session
-        self._connection = connection
+        self.connection = connection
         self._stream = stream_name(SESSION_KIND, session)
 
     async def send(
@@ -212,7 +225,7 @@ class ConnectedSession:
                 owner refuses it, as where the session is one of another agent.
             PersistenceError: the input could not be put into the inbox, or the log cannot be read.
         """
-        connection = self._connection
+        connection = self.connection
         clock = connection.clock
         until_s = clock.monotonic_s() + (math.inf if wait_s is None else _checked_seconds(wait_s, "wait_s"))
         given = await self._give(
@@ -221,9 +234,9 @@ class ConnectedSession:
             patience_s=connection.patience_s if wait_s is None else min(connection.patience_s, wait_s),
             may_begin=True,
         )
-        if not isinstance(given.outcome, Done) or given.outcome.run is None:
+        run = _run_in(given)
+        if run is None:
             return Unfinished(session=self.id, key=given.key, run=None, why=_why(given))
-        run = given.outcome.run
         followed = await follow_run(
             connection.log,
             self.id,
@@ -236,6 +249,32 @@ class ConnectedSession:
         if isinstance(followed, RunResult):
             return followed
         return Unfinished(session=self.id, key=given.key, run=run, why=followed.why, calls=followed.calls)
+
+    async def submit(self, content: Input, *, key: str | None = None, **options: Unpack[RunOverrides]) -> ConnectedRun:
+        """Send an input and return its run as soon as a runtime has taken it, or the connection's patience is over.
+
+        It is accepted for good as soon as it lies in the inbox. The arguments, and what is raised, are as for `send`.
+        """
+        command = send_command(content, run_options(options))
+        given = await self._give(command, key, may_begin=True)
+
+        async def taken() -> RunId | None:
+            return _run_in(await self._give(command, given.key, may_begin=True))
+
+        return ConnectedRun(self, _run_in(given), taken, key=given.key)
+
+    async def run(self, run: RunId | str | None = None, *, key: str | None = None) -> ConnectedRun:
+        """Return a run of the session, by its id or by the key of its input; see `Session.run`.
+
+        Raises:
+            ConfigError: the session has no such run, or no runtime has taken the input yet.
+            PersistenceError: the log cannot be read.
+        """
+        await self.connection.wait_for_file()
+        async with opened(self.connection.log) as store:
+            state = await session_state(store, self.id) if key is not None else SESSION_CORE.initial()
+            name = await known_run(store, self.id, run, key, state.keys.get)
+        return ConnectedRun(self, name, key=key)
 
     async def cancel(
         self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None
@@ -285,7 +324,7 @@ class ConnectedSession:
             PersistenceError: it could not be put into the inbox.
         """
         if isinstance(call, AwaitedDecision):
-            whose = self._connection.session(call.session)
+            whose = self.connection.session(call.session)
             return await whose.decide(call.call, allow=allow, reason=reason, always=always, key=key)
         decision = InboxDecide(
             call=ToolCallId(checked_name(call, "call")),
@@ -329,8 +368,8 @@ class ConnectedSession:
             ConfigError: the log has no such session.
             PersistenceError: the log or its inbox cannot be read.
         """
-        await self._connection.wait_for_file()
-        return await awaited_decisions(self._connection.log, self.id, below=True)
+        await self.connection.wait_for_file()
+        return await awaited_decisions(self.connection.log, self.id, below=True)
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; of a session that has not begun, none.
@@ -338,8 +377,8 @@ class ConnectedSession:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        await self._connection.wait_for_file()
-        async with opened(self._connection.log) as store:
+        await self.connection.wait_for_file()
+        async with opened(self.connection.log) as store:
             messages = history(await session_state(store, self.id))
             hashes = stored_hashes(messages)
             payloads = await store.read_payloads(hashes) if hashes else {}
@@ -351,8 +390,8 @@ class ConnectedSession:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        await self._connection.wait_for_file()
-        async with opened(self._connection.log) as store:
+        await self.connection.wait_for_file()
+        async with opened(self.connection.log) as store:
             version = after_version
             while page := await read_recorded(store, self._stream, after_version=version, limit=EVENTS_PAGE):
                 for recorded in page:
@@ -370,8 +409,8 @@ class ConnectedSession:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        await self._connection.wait_for_file()
-        async with opened(self._connection.log) as store:
+        await self.connection.wait_for_file()
+        async with opened(self.connection.log) as store:
             version = after_version
             if version is None:
                 head = await store.head(self._stream)
@@ -382,13 +421,13 @@ class ConnectedSession:
                     yield recorded
                     version = recorded.version
                 if not page:
-                    await self._connection.clock.sleep(POLL_S)
+                    await self.connection.clock.sleep(POLL_S)
 
     async def _give(
         self, command: InboxCommand, key: str | None, *, patience_s: float | None = None, may_begin: bool = False
     ) -> Given:
         """Give a command to the owner, and wait for its outcome; raise CommandRejected if it was refused."""
-        connection = self._connection
+        connection = self.connection
         await connection.wait_for_file()
         given = await give(
             connection.log,
@@ -449,6 +488,10 @@ class SyncConnection:
         """
         return SyncConnectedSession(self, self.asynchronous.session(session_id))
 
+    def run(self, run_id: str) -> SyncConnectedRun:
+        """Return a run of any session in the log; see `Connection.run`."""
+        return SyncConnectedRun(self.loop_thread, self.loop_thread.run(lambda: self.asynchronous.run(run_id)))
+
     sessions = blocking(Connection.sessions)
     approvals = blocking(Connection.approvals)
 
@@ -498,6 +541,16 @@ class SyncConnectedSession:
         return self._connection.loop_thread
 
     send = blocking(ConnectedSession.send)
+
+    def submit(self, content: Input, *, key: str | None = None, **options: Unpack[RunOverrides]) -> SyncConnectedRun:
+        """Send an input and return its run; see `ConnectedSession.submit`."""
+        sent = partial(self.asynchronous.submit, content, key=key, **options)
+        return SyncConnectedRun(self.loop_thread, self.loop_thread.run(sent))
+
+    def run(self, run: RunId | str | None = None, *, key: str | None = None) -> SyncConnectedRun:
+        """Return a run of the session, by its id or by the key of its input; see `ConnectedSession.run`."""
+        return SyncConnectedRun(self.loop_thread, self.loop_thread.run(partial(self.asynchronous.run, run, key=key)))
+
     cancel = blocking(ConnectedSession.cancel)
     decide = blocking(ConnectedSession.decide)
     set_aside = blocking(ConnectedSession.set_aside)
@@ -507,19 +560,15 @@ class SyncConnectedSession:
 
     def events(self, *, after_version: int = 0) -> Iterator[RecordedSessionEvent]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
-        return self._iterated(self.asynchronous.events(after_version=after_version))
+        return iterated(self.loop_thread, self.asynchronous.events(after_version=after_version))
 
     def follow(self, *, after_version: int | None = None) -> Iterator[RecordedSessionEvent]:
         """Yield the session's events as they become durable, until the reader leaves; see `ConnectedSession.follow`."""
-        return self._iterated(self.asynchronous.follow(after_version=after_version))
+        return iterated(self.loop_thread, self.asynchronous.follow(after_version=after_version))
 
-    def _iterated(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        thread = self.loop_thread
-        try:
-            while (item := thread.run(lambda: next_or_none(items))) is not None:
-                yield item
-        finally:
-            thread.begin(items.aclose)  # Not waited for: a generator that is let go of ends in any thread.
+
+def _run_in(given: Given) -> RunId | None:
+    return given.outcome.run if isinstance(given.outcome, Done) else None
 
 
 def _why(given: Given) -> str:

@@ -16,12 +16,11 @@ from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.state import SessionState, calls_awaiting_approval, run_of_input
+from refold.events.session.state import FinishedRun, SessionState, calls_awaiting_approval
 from refold.inspection.log_reading import EVENTS_PER_PAGE, opened
 from refold.inspection.session_view import status_of
-from refold.publishing.event_bus import cancelled_in_queue
 from refold.sessions.outcome import RunResult
-from refold.sessions.run_handle import result_of
+from refold.sessions.sent_input import RunEvents, result_of
 from refold.stores.sqlite.ownership import log_owner
 
 POLL_S: Final = 0.1
@@ -84,6 +83,7 @@ async def follow_run(
     wait_s: float = math.inf,
     ownerless_s: float = 0,
     owned: bool = False,
+    through_stops: bool = False,
 ) -> RunResult | Stuck:
     """Return how a run ended, once it has, or why that cannot be awaited.
 
@@ -95,6 +95,7 @@ async def follow_run(
         wait_s: for how long to wait at most.
         ownerless_s: for how long to wait for a runtime to own the log, where none does.
         owned: whether a runtime owned the log just before, as far as the caller knows.
+        through_stops: wait on while the run waits for a person, and while no runtime owns the log.
 
     Raises:
         PersistenceError: the log cannot be read.
@@ -103,7 +104,7 @@ async def follow_run(
     was_owned = owned or log_owner(log) is not None
     ownerless_since_s: float | None = None
     quiet_looks = 0
-    state = SESSION_CORE.initial()
+    state, events = SESSION_CORE.initial(), RunEvents(run)
     stream = stream_name(SESSION_KIND, session)
     changes = Changes(lambda: _signatures(log), clock, LOOK_ANYWAY_S)
     async with opened(log) as store:
@@ -115,16 +116,14 @@ async def follow_run(
                     return Stuck(why=f"session {session!r} was deleted")
             for event in SESSION_CODEC.decode_all(page):
                 state = evolve_all(SESSION_CORE, [event], state)
-                if state.last_run is not None and state.last_run.run == run:
-                    return await result_of(state.last_run, store)
+                events.include(state.version, event)
+                if events.ended is not None:
+                    return await result_of(events.ended.finished or _ended_run(state), store)
             if page:
                 quiet_looks, ownerless_since_s = 0, None
                 changes.expect()
                 continue
-            for queued in state.queue:
-                if queued.cancelled and run_of_input(queued.version) == run:
-                    return await result_of(cancelled_in_queue(run, queued.version), store)
-            stuck = _stuck(state)
+            stuck = _stuck(state) if not through_stops else None
             if stuck is not None:
                 return stuck
             now_s = clock.monotonic_s()
@@ -134,7 +133,7 @@ async def follow_run(
                     was_owned, ownerless_since_s = True, None
                 else:
                     ownerless_since_s = now_s if ownerless_since_s is None else ownerless_since_s
-                    if now_s - ownerless_since_s >= ownerless_s:
+                    if now_s - ownerless_since_s >= ownerless_s and not through_stops:
                         any_more = " any more" if was_owned else ""
                         return Stuck(why=f"no runtime owns the log{any_more}; {run} goes on when one does")
             if now_s >= until_s:
@@ -152,6 +151,11 @@ def _signature(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _ended_run(state: SessionState) -> FinishedRun:
+    assert state.last_run is not None
+    return state.last_run
 
 
 def _stuck(state: SessionState) -> Stuck | None:

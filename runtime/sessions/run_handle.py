@@ -1,410 +1,281 @@
-"""An input on its way to the end of its run: sent, watched and awaited, also when its caller is cancelled.
+"""A run as everybody may hold it: found by its id, awaited, cancelled, and read from any place on.
 
-Read `begin` first, then `RunHandle`. The rules: a caller who is cancelled cancels the run, unless another caller waits
-for it too, and goes on when that is durable; a log that refuses holds no caller longer than twice the cancel grace; and
-the run of an input that becomes durable after its caller has gone is cancelled then.
+Read `RunHandle` first. It is as light as a `Session`: what is known of the run lies in the log, so a handle may be made
+at any time, also after the run has ended, and by any process. The rule: a caller that stops waiting or reading leaves
+the run alone.
 """
 
-import asyncio
-import inspect
-import logging
 from collections.abc import Callable
-from contextlib import ExitStack
-from datetime import datetime
-from typing import Any, Self
+from types import TracebackType
+from typing import Generic, Self
 
-from refold.actors.agent.session import PerformedInRun
-from refold.actors.calls.tool_context import require_other_session
-from refold.actors.cancellation import CancellationToken
-from refold.actors.effects import Performed
-from refold.actors.kernel.clock import Timer
-from refold.events.core.content import StoredBlock, TextBlock
-from refold.events.core.errors import ConfigError, LogFormatError
-from refold.events.core.ids import PayloadHash, RunId
-from refold.events.model.configuration import RunOptions
-from refold.events.model.payloads import restore
-from refold.events.session.commands import AllowTurn, CancelRun, SendInput
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import RunId, SessionId, stream_name
+from refold.events.model.messages import delta_text
+from refold.events.session.commands import CancelRun
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import (
-    CancelRequested,
     InputQueued,
-    ModelInterrupted,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunStarted,
     TimerSet,
     recorded_reason,
 )
-from refold.events.session.state import FinishedRun, SessionState, awaits_step, run_of_input
-from refold.publishing.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue
-from refold.publishing.notifications import RecordedSessionEvent
-from refold.sessions.access import Input, SessionAccess, checked_key, checked_time, input_blocks
-from refold.sessions.outcome import Cancelled, Completed, Failed, Outcome, RunError, RunResult
+from refold.events.session.state import FinishedRun, SessionKey, SessionState, run_of_input
+from refold.publishing.event_bus import EndedRun, cancelled_in_queue
+from refold.publishing.notifications import Published, Streamed
+from refold.publishing.subscription import CAPACITY, ReadingPlace, Subscription
+from refold.sessions.access import SessionAccess, checked_key
+from refold.sessions.outcome import RunResult
+from refold.sessions.sent_input import RunEvents, finished_at, result_of
 from refold.stores.event_store import EventStore
+from refold.type_parameters import Out_co
 
-log = logging.getLogger("refold.runtime")
-
-_under_way: set[asyncio.Task[RunResult[Any] | PausedRun]] = set()
-"""Held here, since an event loop holds its tasks weakly."""
-
-
-def begin(
-    access: SessionAccess,
-    content: Input,
-    *,
-    cancel: CancellationToken | None,
-    key: str | None,
-    on_performed: Callable[[RunId, Performed], None] | None = None,
-    at: datetime | None = None,
-    now: bool = False,
-    stepwise: bool = False,
-    options: RunOptions | None = None,
-) -> "RunHandle":
-    """Check what a caller sends, and begin to send it; raises at once what `Session.send` says of wrong arguments.
-
-    Raises:
-        BackpressureShed: too many inputs are queued or run; with a key, the handle's result says so.
-    """
-    require_other_session(access.context.system, access.session)
-    blocks = tuple(input_blocks(content))
-    if cancel is not None and not isinstance(cancel, CancellationToken):
-        raise ConfigError(f"cancel must be a CancellationToken, not {type(cancel).__name__}")
-    if at is not None and now:
-        raise ConfigError("an input is either for now or for a later time; give one of at and now")
-    due_at = checked_time(at) if at is not None else None
-    cancelled = cancel is not None and cancel.cancelled
-    command = SendInput(
-        content=blocks,
-        key=checked_key(key),
-        cancelled=cancelled,
-        due_at=due_at if not cancelled else None,  # There is nothing to wait for.
-        now=now,
-        stepwise=stepwise,
-        options=options,
-    )
-    access.context.require_open()
-    guard = access.context.settings.backpressure if command.due_at is None else None
-    if guard is None or command.key is not None:
-        return RunHandle(access, command, {}, cancel, on_performed, stepwise=stepwise)
-    guard.acquire()
-    try:
-        handle = RunHandle(access, command, {}, cancel, on_performed, stepwise=stepwise)
-    except BaseException:
-        guard.release()
-        raise
-    handle.call_when_done(guard.release)
-    return handle
+EVENTS_PAGE = 1000
+"""How many events are read from the log at once."""
 
 
-class RunHandle:
-    """An input on its way to the end of its run; made inside the event loop."""
+class RunHandle(Generic[Out_co]):
+    """One run; get it from `Session.submit`, `Session.run` or `AgentRuntime.run`."""
 
-    def __init__(
-        self,
-        access: SessionAccess,
-        command: SendInput | AllowTurn,
-        payloads: dict[PayloadHash, bytes],
-        cancel: CancellationToken | None,
-        on_performed: Callable[[RunId, Performed], None] | None = None,
-        *,
-        stepwise: bool = False,
-    ) -> None:
-        """Begin to send.
-
-        Args:
-            access: to its session.
-            command: the input, or the permission to take the next turn.
-            payloads: what is large in it.
-            cancel: cancels the run.
-            on_performed: called with the run when the input is durable.
-            stepwise: be done, too, when the run waits for its next turn.
-        """
-        self.run: RunId | None = None
-        """Its run, once the input is durable."""
-        self.ended_at: int | None = None
-        """Version of the event that ended the run, once it has ended."""
+    def __init__(self, access: SessionAccess, run: RunId) -> None:
+        self.session: SessionId = access.session
+        self.run = run
+        """Its id within the session."""
         self._access = access
-        self._stepwise = stepwise
-        self._key = command.key if isinstance(command, SendInput) else None
-        self._on_performed = on_performed
-        self._abandoned = CancellationToken()
-        self._patience: Timer | None = None
-        loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._run_to_its_end(command, payloads, cancel), name=f"send to {access.stream}")
-        self._accepted = loop.create_future()
-        self._left: asyncio.Future[None] = loop.create_future()
-        """Done once its caller has waited long enough for the log."""
-        _under_way.add(self._task)
-        self._task.add_done_callback(self._ended)
 
-    def call_when_done(self, callback: Callable[[], None]) -> None:
-        self._task.add_done_callback(lambda _: callback())
+    def __repr__(self) -> str:
+        return f"RunHandle({self.id!r})"
 
     @property
-    def is_done(self) -> bool:
-        """Whether the run has ended, or failed to be sent, or its end cannot be known here."""
-        return self._task.done() or self._left.done()
+    def id(self) -> str:
+        """What `AgentRuntime.run` finds it by, in any process: the session's id, a slash, the run's."""
+        return f"{self.session}/{self.run}"
 
-    def abandon(self) -> None:
-        """Cancel the run, unless another caller waits for it too."""
-        if self._patience is not None or self._task.done():
-            return
-        context = self._access.context
-        self._patience = context.system.clock.call_later(2 * context.settings.cancel_grace_s, self._leave)
-        self._abandoned.cancel()
+    async def result(self) -> RunResult[Out_co]:
+        """Return how the run ended, once it has; any number of callers, also long after its end.
 
-    def _leave(self) -> None:
-        if self._accepted.done():
-            self._task.cancel()
-        else:  # The log may take the input yet, and the task is there to cancel its run.
-            self._left.set_result(None)
-
-    async def accepted(self) -> None:
-        """Return when the input is durable, or has been refused."""
-        await asyncio.wait([self._accepted])
-
-    async def done(self) -> None:
-        """Return when `is_done`; a caller who is cancelled abandons the run, and still waits."""
-        gone: asyncio.CancelledError | None = None
-        while not self.is_done:
-            try:
-                await asyncio.wait([self._task, self._left], return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError as error:
-                gone = error
-                self.abandon()
-        if gone is not None:
-            raise gone
-
-    def result(self) -> RunResult[Any]:
-        """Return how the run ended, or raise why that is not known; to be called when it is done."""
-        outcome = self.turn_result()
-        assert isinstance(outcome, RunResult)
-        return outcome
-
-    def turn_result(self) -> RunResult[Any] | PausedRun:
-        """Return as `result`, or that the run waits for its next turn."""
-        if self._left.done():
-            raise asyncio.CancelledError
-        return self._task.result()
-
-    def exception(self) -> BaseException | None:
-        """Return why `result` raises, if it does."""
-        gone = self._left.done() or self._task.cancelled()
-        return asyncio.CancelledError() if gone else self._task.exception()
-
-    def _ended(self, task: asyncio.Task[RunResult[Any] | PausedRun]) -> None:
-        _under_way.discard(task)
-        if self._patience is not None:
-            self._patience.cancel()
-        if not self._accepted.done():
-            self._accepted.set_result(None)
-        if not task.cancelled() and task.exception() is not None:  # Looked at here: its caller may be gone.
-            log.debug("an input of %s: %r", self._access.stream, task.exception())
-
-    async def _run_to_its_end(
-        self, command: SendInput | AllowTurn, payloads: dict[PayloadHash, bytes], cancel: CancellationToken | None
-    ) -> RunResult[Any] | PausedRun:
-        if isinstance(command, SendInput) and command.key is not None and command.due_at is None:
-            await self._take_place_of(command.key)
-        with self._access.context.event_bus.follow(self._access.session) as follower:
-            performed = await self._access.ask(command, payloads)
-            assert isinstance(performed, PerformedInRun)
-            run = self.run = performed.run
-            if self._on_performed is not None:
-                self._on_performed(run, performed)
-                self._on_performed = None
-            self._accepted.set_result(None)
-            finished = await self._wait(run, performed, follower, cancel)
-        if isinstance(finished, PausedRun):
-            return finished
-        self.ended_at = finished.version
-        return await result_of(finished, self._access.context.store, self._access.output_type)
-
-    async def _take_place_of(self, key: str) -> None:
-        """Take a place of the runtime's guard, where no input of the key has been sent.
-
-        Sends of one key share a place, so that it is held until the last of them has the result.
+        Cancelling the task that awaits this stops the wait and leaves the run alone.
 
         Raises:
-            BackpressureShed: there is none.
+            ActorStopped: the runtime closed before the run ended; it goes on at the next start.
+            PersistenceError: the log cannot be read.
         """
-        access = self._access
-        guard = access.context.settings.backpressure
-        if guard is None:
-            return
-        place = (access.context.system, access.stream, key)
-        if await access.read(lambda state: key in state.keys) and not guard.holds(place):
-            return  # It is over, or another process or life began it.
-        guard.acquire(place)
-        self.call_when_done(lambda: guard.release(place))
+        access, bus = self._access, self._access.context.event_bus
+        with bus.follow(self.session) as follower:
+            bus.await_only(self.session, self.run, follower)
+            ended = await access.read(lambda state: ended_in(state, self.run))
+            if ended is None and not await access.read(lambda state: is_open_in(state, self.run)):
+                ended = await self._ended_in_log()
+            if ended is None or bus.is_ending(self.session, self.run):
+                ended = await follower.ended(self.run)
+        return await result_of(await finished_at(access, ended), access.context.store, access.output_type)
 
-    async def _wait(
-        self, run: RunId, performed: Performed, follower: Follower, cancel: CancellationToken | None
-    ) -> FinishedRun | PausedRun:
-        # The follower is there since before the input was sent, so the end cannot come between the two; and the handle
-        # waits for the follower, not for the actor, so that a restart of the actor costs the caller nothing.
-        event_bus, session = self._access.context.event_bus, self._access.session
-        event_bus.await_only(session, run, follower)
+    async def cancel(self, *, reason: str | None = None) -> None:
+        """End the run as cancelled, and return when that is durable; one that has ended stays.
 
-        def abandon() -> None:
-            if event_bus.is_awaited(session, run, besides=follower):
-                self._task.cancel()  # It is another caller's run too, and goes on without this caller.
-            else:
-                self._access.cancel_surely(CancelRun(run=run, reason="the caller was cancelled"))
+        Raises:
+            PersistenceError: it could not be recorded.
+        """
+        bus, why = self._access.context.event_bus, recorded_reason(reason) if reason is not None else None
+        with bus.follow(self.session) as follower:
+            performed = await self._access.ask(CancelRun(run=self.run, reason=why))
+            if performed.new:
+                await follower.ended(self.run)
 
-        def cancel_run() -> None:
-            reason = recorded_reason(cancel.reason) if cancel is not None and cancel.reason is not None else None
-            self._access.cancel_surely(CancelRun(run=run, reason=reason))
+    def stream(self, after: "str | int" = 0, *, capacity: int = CAPACITY) -> "RunReader":
+        """Return an async iterator of what happened in the run, and then of what happens, up to its end.
 
-        with ExitStack() as registered:
-            if cancel is not None:
-                registered.callback(cancel.on_cancel(cancel_run))
-            registered.callback(self._abandoned.on_cancel(abandon))
-            try:
-                ended = None if performed.new else await self._ended_before(run)
-                # A run that is ending in this process still has effects in flight: its end is told once they are over.
-                if ended is None or event_bus.is_ending(session, run):
-                    after = (performed.version if performed.new else 0) if self._stepwise else None
-                    ended = await follower.ended_or_paused(run, after_version=after)
-                return ended if isinstance(ended, PausedRun) else await self._finished(ended)
-            except asyncio.CancelledError:
-                if not self._abandoned.cancelled:
-                    abandon()  # The loop is torn down, and cancels this before its caller.
-                raise
+        It yields as `Session.follow`, of this run only. The answer that is streamed when the reader comes is among it,
+        from its beginning; so a client that was cut off goes on with what it does not have.
 
-    async def _ended_before(self, run: RunId) -> EndedRun | PausedRun | None:
-        """Return how the run of a repeated input has ended, if it has, or that it waits for its next turn."""
+        Args:
+            after: a version of the session, of which everything before is left out; or the `place` of an earlier
+                reader, of this process or another one.
+            capacity: how many items may wait for the reader, >= 1.
 
-        def ended(state: SessionState) -> EndedRun | PausedRun | None:
-            record = state.keys.get(self._key) if self._key is not None else None
-            if record is not None and record.terminal:
-                return EndedRun(record.terminal, record.finished)
-            if record is not None and record.cancelled:
-                return EndedRun(record.cancelled, cancelled_in_queue(run, record.cancelled))
-            if self._stepwise and state.run is not None and state.run.id == run and awaits_step(state.run):
-                return PausedRun(state.run.turns, state.version)
-            return None
+        Raises:
+            ConfigError: an argument makes no sense, or the runtime is not open.
+            ActorStopped: the runtime is closed.
+        """
+        return RunReader(self._access, self.run, place_of(after), capacity)
 
-        return await self._access.read(ended)
-
-    async def _finished(self, ended: EndedRun) -> FinishedRun:
-        if ended.finished is not None:
-            return ended.finished
-        finished = (await self._access.state_at(ended.version)).last_run
-        if finished is None or finished.version != ended.version:
-            raise LogFormatError(f"version {ended.version} of {self._access.stream} ends no run")
-        return finished
+    async def _ended_in_log(self) -> EndedRun | None:
+        version, events = input_of(self.run) - 1, RunEvents(self.run)
+        while page := await self._access.context.recorded_after(self.session, version, EVENTS_PAGE):
+            for recorded in page:
+                events.include(recorded.version, recorded.event)
+                if events.ended is not None:
+                    return events.ended
+            version = page[-1].version
+        return None
 
 
-class RunEvents:
-    """Tells which of a session's events are about one run."""
+class RunReader:
+    """What happens in a run, for one reader; an async iterator and an async context manager.
 
-    def __init__(self, run: RunId) -> None:
+    Made by `RunHandle.stream`. It ends with the run, or when the runtime closes. Who leaves it changes nothing.
+    """
+
+    def __init__(self, access: SessionAccess, run: RunId, start: ReadingPlace, capacity: int = CAPACITY) -> None:
+        access.context.require_open()
+        self.session: SessionId | None = access.session
         self._run = run
-        self._open = False
-        self._started_at = 0
+        self._start = start
+        self._events = RunEvents(run)
+        self._version, self._asked, self._offset = start.version, start.asked, start.offset
+        self._over = False
+        context = access.context
+        # From the run's beginning, since what an event is about follows from those before it.
+        self._subscription = Subscription(
+            context.event_bus,
+            context.recorded_after,
+            access.session,
+            capacity=capacity,
+            after_version=input_of(run) - 1,
+            known=start,
+        )
+        self._subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run
 
-    def include(self, recorded: RecordedSessionEvent) -> bool:
-        """Take the next event of the session, and return whether it is about the run."""
-        event = recorded.event
-        run = _named_run(recorded)
-        if run == self._run:
-            queued = isinstance(event, InputQueued | TimerSet | CancelRequested) and not self._open
-            self._open = not isinstance(event, RunCompleted | RunFailed | RunCancelled)
-            if queued and getattr(event, "joins", None) is None:
-                self._open = False  # Its turn is still to come; until then, what names no run is of the one before.
-            if isinstance(event, RunStarted):
-                self._started_at = recorded.version
-            return True
-        if isinstance(event, ModelInterrupted) and 0 < event.asked < self._started_at:
-            return False  # Of an answer to an earlier run.
-        return run is None and self._open
+    @property
+    def place(self) -> str:
+        """Where the reader is: `stream(after=place)` goes on behind the last item, without gap or repetition.
 
+        It is short and has no spaces, such as an `id` of Server-Sent Events.
+        """
+        return str(ReadingPlace(self._version, self._asked, self._offset))
 
-def _named_run(recorded: RecordedSessionEvent) -> RunId | None:
-    match recorded.event:
-        case InputQueued(joins=joins, scheduled=scheduled):
-            return joins or run_of_input(scheduled or recorded.version)
-        case TimerSet():
-            return run_of_input(recorded.version)
-        case event:
-            run: RunId | None = getattr(event, "run", None)
-            return run
-
-
-class RunWatcher:
-    """Calls a handler with the events of one run while it is entered; its first error cancels the run, and is kept."""
-
-    def __init__(
-        self, access: SessionAccess, handler: Callable[[RecordedSessionEvent], object], *, reason: str | None = None
-    ) -> None:
-        self.failure: BaseException | None = None
-        self._access = access
-        self._handler = handler
-        self._reason = reason
-        self._early: list[RecordedSessionEvent] = []
-        self._run: RunId | None = None
-        self._events: RunEvents | None = None
-        self._unsubscribe: Callable[[], None] = lambda: None
-
-    def __enter__(self) -> Self:
-        self._unsubscribe = self._access.context.event_bus.subscribe(self.see, self._access.session)
+    def __aiter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        self._unsubscribe()
+    async def __anext__(self) -> Published:
+        """Return what happened, or happens, next.
 
-    def watch(self, run: RunId, performed: Performed) -> None:
-        """Begin with the events of `run`, also with those that have come already."""
-        self._run = run
-        self._events = RunEvents(run)
-        early, self._early = self._early, []
-        for event in early:
-            self.see(event)
+        Raises:
+            PersistenceError: the log cannot be read; ask again.
+            ActorStopped: the runtime closed before this reader had seen all events; the log has them.
+        """
+        while not self._over:
+            item = await anext(self._subscription)
+            if self._shows(item):
+                return item
+        raise StopAsyncIteration
 
-    def see(self, recorded: RecordedSessionEvent) -> None:
-        if self._events is None:
-            self._early.append(recorded)
-            return
-        if not self._events.include(recorded):
-            return
-        if self.failure is None:
-            try:
-                answer = self._handler(recorded)
-                if inspect.iscoroutine(answer):
-                    answer.close()
-                    raise ConfigError("on_event must be a plain function that returns quickly, not an async one")
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001 - The caller's own error: it is raised to the caller.
-                self.failure = error
-                self._access.cancel_surely(CancelRun(run=self._run, reason=self._reason))
+    def _shows(self, item: Published) -> bool:
+        match item:
+            case Streamed():
+                self._asked, self._offset = item.asked, item.offset + len(delta_text(item.delta))
+                return True
+            case RecordedEvent():
+                about = self._events.include(item.version, item.event)
+                if self._events.ended is not None:
+                    self.close()
+                if item.version <= self._start.version:
+                    return False
+                self._version = item.version
+                return about
+            case _:
+                return self._events.is_open
+
+    def close(self) -> None:
+        """Leave, any number of times."""
+        self._over = True
+        self._subscription.close()
+
+    async def aclose(self) -> None:
+        """Leave, as `close` does."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
-async def result_of(
-    finished: FinishedRun, store: EventStore, output_type: type[object] | None = None
-) -> RunResult[Any]:
-    """Return what a caller is told of a finished run; large text is read from the payloads."""
-    stored = [block.hash for block in finished.final if isinstance(block, StoredBlock)]
-    payloads = await store.read_payloads(stored) if stored else {}
-    blocks = [restore(block, payloads) if isinstance(block, StoredBlock) else block for block in finished.final]
-    outcome: Outcome
-    match finished.outcome:
-        case "completed":
-            outcome = Completed()
-        case "cancelled":
-            outcome = Cancelled()
-        case "failed":
-            outcome = Failed(error=RunError(kind=finished.kind or "agent_loop", message=finished.message))
-    # The state says `end_turn`, too, where there was no answer.
-    has_answered = finished.outcome == "completed" or finished.kind in ("empty_answers", "refused")
-    return RunResult(
-        run=finished.run,
-        outcome=outcome,
-        text="".join(block.text for block in blocks if isinstance(block, TextBlock)),
-        usage=finished.usage,
-        cost=finished.cost,
-        turns=finished.turns,
-        stop_reason=finished.stop_reason if has_answered or finished.stop_reason != "end_turn" else None,
-        output_type=output_type,
-    )
+def run_id_parts(run_id: str) -> tuple[SessionId, RunId]:
+    """Return the session and the run of the id of a run; raise ConfigError if it cannot be one."""
+    session, _, run = run_id.rpartition("/") if isinstance(run_id, str) else ("", "", "")
+    if not session or not is_run(run):
+        raise ConfigError(f"the id of a run is like 'alice/run_3', as `RunHandle.id` says, not {run_id!r:.80}")
+    return SessionId(session), RunId(run)
+
+
+def is_run(run: str) -> bool:
+    """Tell whether a text can be the id of a run within its session."""
+    number = run.removeprefix("run_")
+    return run.startswith("run_") and number.isascii() and number.isdecimal() and 0 < int(number[:19]) < 2**63
+
+
+def input_of(run: RunId) -> int:
+    """Return the version of the event that accepted the input of a run."""
+    return int(run.removeprefix("run_"))
+
+
+def place_of(after: str | int) -> ReadingPlace:
+    """Return the place that a version or the text of a place names, or raise ConfigError."""
+    parts = str(after).split(".") if isinstance(after, str | int) and not isinstance(after, bool) else []
+    if len(parts) in (1, 3) and all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
+        return ReadingPlace(*map(int, parts))
+    raise ConfigError(f"a place is a version, or what `RunReader.place` says, not {after!r:.80}")
+
+
+def ended_in(state: SessionState, run: RunId) -> EndedRun | None:
+    """Return how a run ended, where that is at hand."""
+    found: FinishedRun | None = state.last_run if state.last_run is not None and state.last_run.run == run else None
+    if found is not None:
+        return EndedRun(found.version, found)
+    for queued in state.queue:
+        if queued.run == run and queued.cancelled:
+            return EndedRun(queued.version, cancelled_in_queue(run, queued.version))
+    for record in state.keys.values():
+        if record.run == run and record.terminal and record.finished is not None:
+            return EndedRun(record.terminal, record.finished)
+        if record.run == run and record.cancelled:
+            return EndedRun(record.cancelled, cancelled_in_queue(run, record.cancelled))
+    return None
+
+
+def is_open_in(state: SessionState, run: RunId) -> bool:
+    """Tell whether a run is under way, or its input waits."""
+    waiting = [queued.run for queued in state.queue] + [run_of_input(entry.version) for entry in state.scheduled]
+    return run in waiting or (state.run is not None and state.run.id == run)
+
+
+async def known_run(
+    store: EventStore,
+    session: SessionId,
+    run: RunId | str | None,
+    key: str | None,
+    recorded: Callable[[str], SessionKey | None],
+) -> RunId:
+    """Return the id of a run that is named by it, or by the key of its input.
+
+    Args:
+        store: the log.
+        session: whose it is.
+        run: its id, or None.
+        key: instead of it, the key of its input.
+        recorded: returns what the session has under a key.
+
+    Raises:
+        ConfigError: the session has none such.
+        PersistenceError: the log cannot be read.
+    """
+    if (run is None) == (key is None):
+        raise ConfigError("give either the id of a run or the key of its input")
+    if key is not None:
+        record = recorded(checked_key(key) or "")
+        if record is None or record.run is None:
+            raise ConfigError(f"session {session!r} has no input with the key {key!r:.80}")
+        return record.run
+    if isinstance(run, str) and is_run(run):
+        stream = stream_name(SESSION_KIND, session)
+        page = await store.read_stream(stream, after_version=input_of(RunId(run)) - 1, limit=1)
+        match SESSION_CODEC.decode_all(page):
+            case [InputQueued(joins=None, scheduled=0) | TimerSet()]:
+                return RunId(run)
+            case _:
+                pass
+    raise ConfigError(f"session {session!r} has no run {run!r:.80}")

@@ -52,7 +52,8 @@ from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, 
 from refold.sessions.named_content import aside_command, content_at, take_back_command
 from refold.sessions.outcome import RunResult, Spent, TurnResult
 from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, sessions_below
-from refold.sessions.run_handle import RunHandle, RunWatcher, begin
+from refold.sessions.run_handle import RunHandle, known_run
+from refold.sessions.sent_input import RunWatcher, SentInput, begin
 from refold.sessions.stream import RunStream
 from refold.stores.values.backend import PersistenceBackend, save_in
 from refold.type_parameters import Out_co
@@ -136,6 +137,44 @@ class Session(Generic[Out_co]):
             raise watcher.failure
         return result
 
+    async def submit(
+        self,
+        content: Input,
+        *,
+        key: str | None = None,
+        at: datetime | None = None,
+        now: bool = False,
+        deps: object = None,
+        **options: Unpack[RunOverrides],
+    ) -> RunHandle[Out_co]:
+        """Send an input and return its run as soon as the input is durable; the run goes on by itself.
+
+        The arguments, and what is raised of the input, are as for `send`. With a key this may be called any number of
+        times, by any process: it is one run, also when that has ended.
+        """
+        access = self._access.depending_on(deps)
+        sent = begin(access, content, cancel=None, key=key, at=at, now=now, options=run_options(options), detached=True)
+        await sent.accepted()
+        if sent.run is None:
+            sent.result()
+        assert sent.run is not None
+        return RunHandle(self._access, sent.run)
+
+    async def run(self, run: RunId | str | None = None, *, key: str | None = None) -> RunHandle[Out_co]:
+        """Return a run of the session, which may be queued, under way, or over.
+
+        Args:
+            run: its id, such as `run_3`.
+            key: instead of it, the key of its input.
+
+        Raises:
+            ConfigError: the session has no such run.
+            PersistenceError: the log cannot be read.
+        """
+        record = await self._access.read(lambda state: state.keys.get(key)) if isinstance(key, str) else None
+        name = await known_run(self._context.store, self.id, run, key, lambda _: record)
+        return RunHandle(self._access, name)
+
     async def remind(
         self, content: Input, *, at: datetime, key: str | None = None, **options: Unpack[RunOverrides]
     ) -> RunId:
@@ -201,7 +240,7 @@ class Session(Generic[Out_co]):
             else:
                 require_other_session(self._context.system, self.id)
                 self._context.require_open()
-                handle = RunHandle(access, AllowTurn(), {}, None, watcher.watch, stepwise=True)
+                handle = SentInput(access, AllowTurn(), {}, None, watcher.watch, stepwise=True)
             await handle.done()
         ended = handle.turn_result()
         assert handle.run is not None

@@ -21,7 +21,7 @@ from refold.publishing.notifications import Missed, Progressed, Published, Recor
 from refold.publishing.subscription import Subscription
 from refold.sessions.access import Input, SessionAccess
 from refold.sessions.outcome import RunResult
-from refold.sessions.run_handle import RunEvents, RunHandle, begin
+from refold.sessions.sent_input import RunEvents, SentInput, begin
 from refold.type_parameters import Out_co
 
 
@@ -47,7 +47,7 @@ class RunStream(Generic[Out_co]):
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription: Subscription | None = None
-        self._handle: RunHandle | None = None
+        self._handle: SentInput | None = None
         self._events: RunEvents | None = None
         self._seen = 0
         """Version of the last event that was looked at."""
@@ -133,14 +133,14 @@ class RunStream(Generic[Out_co]):
         with suppress(RuntimeError):  # The loop is closed: nothing goes on there.
             self._loop.call_soon_threadsafe(handle.abandon)
 
-    def _leave(self) -> RunHandle | None:
+    def _leave(self) -> SentInput | None:
         """Let go of everything, and return what is still under way."""
         over, self._over = self._over, True
         if self._subscription is not None:
             self._subscription.close()
         return self._handle if not over and self._handle is not None and not self._handle.is_done else None
 
-    def _begin(self) -> tuple[Subscription, RunHandle]:
+    def _begin(self) -> tuple[Subscription, SentInput]:
         if self._subscription is not None and self._handle is not None:
             return self._subscription, self._handle
         context = self._access.context
@@ -191,7 +191,7 @@ class RunStream(Generic[Out_co]):
         self._seen = recorded.version
         if self._events is None:
             self._events = RunEvents(run)
-        if not self._events.include(recorded):
+        if not self._events.include(recorded.version, recorded.event):
             return False
         event = recorded.event
         self._started = self._started or isinstance(event, RunStarted)

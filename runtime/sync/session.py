@@ -7,6 +7,7 @@ behind a face is touched on its loop's thread only, as long as that runs; afterw
 
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, Unpack
@@ -20,6 +21,7 @@ from refold.publishing.notifications import Published, RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import Input, RunOverrides
 from refold.sessions.outcome import RunResult
+from refold.sessions.run_handle import RunHandle, RunReader
 from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
 from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, next_or_none, run_on_loop
@@ -106,7 +108,7 @@ class SyncSubscription:
     `close`. Read `Subscription` for what it yields.
     """
 
-    def __init__(self, loop_thread: LoopThread, subscription: Subscription) -> None:
+    def __init__(self, loop_thread: LoopThread, subscription: Subscription | RunReader) -> None:
         self.loop_thread = loop_thread
         self.asynchronous = subscription
 
@@ -141,7 +143,7 @@ class SyncSubscription:
         self.loop_thread.begin(self.asynchronous.aclose)
 
 
-def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Subscription) -> Published | None:
+def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Subscription | RunReader) -> Published | None:
     try:
         return loop_thread.run(lambda: next_or_none(items))
     except AlreadyClosed:
@@ -150,7 +152,7 @@ def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Subscription)
         return _left_over(items)
 
 
-def _left_over(items: RunStream[Any] | Subscription) -> Published | None:
+def _left_over(items: RunStream[Any] | Subscription | RunReader) -> Published | None:
     """Return the next of what came before the runtime closed; raise ActorStopped if the log has to be read."""
     taking = next_or_none(items)
     try:
@@ -160,6 +162,52 @@ def _left_over(items: RunStream[Any] | Subscription) -> Published | None:
         return item
     taking.close()
     raise ActorStopped("runtime/log", "the runtime closed before its reader had caught up; the log has the rest")
+
+
+class SyncRunReader(SyncSubscription):
+    """What happens in a run; made by `SyncRunHandle.stream`. Who leaves it changes nothing."""
+
+    @property
+    def place(self) -> str:
+        """Where the reader is; see `RunReader.place`."""
+        assert isinstance(self.asynchronous, RunReader)
+        return self.asynchronous.place
+
+
+class SyncRunHandle(Generic[Out_co]):
+    """One run, for threads; get it from `SyncSession.submit`, `SyncSession.run` or `SyncRuntime.run`."""
+
+    def __init__(self, loop_thread: LoopThread, handle: RunHandle[Out_co]) -> None:
+        self.loop_thread = loop_thread
+        self.asynchronous = handle
+
+    @property
+    def id(self) -> str:
+        """What `SyncRuntime.run` finds it by, in any process."""
+        return self.asynchronous.id
+
+    @property
+    def session(self) -> SessionId:
+        """The id of its session."""
+        return self.asynchronous.session
+
+    @property
+    def run(self) -> RunId:
+        """Its id within the session."""
+        return self.asynchronous.run
+
+    def result(self) -> RunResult[Out_co]:
+        """Return how the run ended, once it has; see `RunHandle.result`. An interrupt leaves the run alone."""
+        return self.loop_thread.run(self.asynchronous.result)
+
+    cancel = blocking(RunHandle.cancel)
+
+    def stream(self, after: str | int = 0, *, capacity: int = CAPACITY) -> SyncRunReader:
+        """Return an iterator of what happened in the run, and then of what happens; see `RunHandle.stream`."""
+        handle = self.asynchronous
+        return SyncRunReader(
+            self.loop_thread, run_on_loop(self.loop_thread, lambda: handle.stream(after, capacity=capacity))
+        )
 
 
 class SyncSession(Generic[Out_co]):
@@ -231,6 +279,24 @@ class SyncSession(Generic[Out_co]):
         """
         streaming = self.asynchronous.stream(content, cancel=cancel, key=key, deps=deps, **options)
         return SyncRunStream(self.loop_thread, streaming)
+
+    def submit(
+        self,
+        content: Input,
+        *,
+        key: str | None = None,
+        at: datetime | None = None,
+        now: bool = False,
+        deps: object = None,
+        **options: Unpack[RunOverrides],
+    ) -> SyncRunHandle[Out_co]:
+        """Send an input and return its run as soon as the input is durable; see `Session.submit`."""
+        sent = partial(self.asynchronous.submit, content, key=key, at=at, now=now, deps=deps, **options)
+        return SyncRunHandle(self.loop_thread, self.loop_thread.run(sent))
+
+    def run(self, run: RunId | str | None = None, *, key: str | None = None) -> SyncRunHandle[Out_co]:
+        """Return a run of the session, by its id or by the key of its input; see `Session.run`."""
+        return SyncRunHandle(self.loop_thread, self.loop_thread.run(partial(self.asynchronous.run, run, key=key)))
 
     def events(self, *, after_version: int = 0) -> Iterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""

@@ -74,7 +74,7 @@ BEGUN_ELSEWHERE = {
         "providers/http/client.py": "closes connections; the next one that rests sets the time again",
         "resilience/breaker.py": "a question to a breaker, for its caller",
         "resilience/deduplicator.py": "work for its caller",
-        "sessions/run_handle.py": "an input, for its caller",
+        "sessions/sent_input.py": "an input, for its caller",
         "sigterm.py": "the end of a runtime; a second signal ends the process",
         "sync/loop_thread.py": "a call of a thread, which learns of its end",
         "tools/dry_run.py": "a call, for its caller",

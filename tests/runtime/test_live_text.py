@@ -22,7 +22,7 @@ def test_the_text_before_a_call_is_shown_before_the_call() -> None:
 
 
 def piece(text: str, run: str = "run_1") -> Streamed:
-    return Streamed(session=SessionId("s"), run=RunId(run), turn=1, delta=TextDelta(text))
+    return Streamed(session=SessionId("s"), run=RunId(run), turn=1, asked=2, offset=0, delta=TextDelta(text))
 
 
 def recorded(event: SessionEvent) -> RecordedEvent[SessionEvent]:
@@ -79,7 +79,7 @@ def test_only_the_text_of_its_run_is_written(capsys: pytest.CaptureFixture[str])
     live.see(piece("before"))
     live.run = "run_2"
     live.see(piece("of another"))
-    live.see(Streamed(session=SessionId("s"), run=RunId("run_2"), turn=1, delta=ThinkingDelta("hm")))
+    live.see(Streamed(session=SessionId("s"), run=RunId("run_2"), turn=1, asked=2, offset=0, delta=ThinkingDelta("hm")))
     live.see(piece("mine", "run_2"))
     assert capsys.readouterr().out == "mine"
     assert not live.has_written("mine")

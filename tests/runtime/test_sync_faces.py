@@ -13,6 +13,8 @@ FACES: list[tuple[type, type]] = [
     (refold.AgentRuntime, refold.SyncRuntime),
     (refold.Session, refold.SyncSession),
     (refold.RunStream, refold.SyncRunStream),
+    (refold.RunHandle, refold.SyncRunHandle),
+    (refold.RunReader, refold.SyncRunReader),
     (refold.Subscription, refold.SyncSubscription),
 ]
 
@@ -27,6 +29,8 @@ NOT_FOR_THREADS = {
     },
     refold.Session: set[str](),
     refold.RunStream: set[str](),
+    refold.RunHandle: set[str](),
+    refold.RunReader: set[str](),
     refold.Subscription: {
         "expect",
         "go_back",
@@ -41,12 +45,14 @@ NOT_FOR_THREADS = {
 
 OTHER_NAMES = {"aclose": "close"}
 
-WRITTEN_FOR_THREADS = {"aclose", "close", "session"}
+WRITTEN_FOR_THREADS = {"aclose", "close", "result", "run", "session", "submit"}
 """Coroutines whose counterparts have a docstring of their own."""
 
 IN_THREADS = {
     "Session": "SyncSession",
     "RunStream": "SyncRunStream",
+    "RunHandle": "SyncRunHandle",
+    "RunReader": "SyncRunReader",
     "Subscription": "SyncSubscription",
     "AsyncIterator": "Iterator",
 }

@@ -36,7 +36,7 @@ from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import Subscription
 from refold.remote.owner import InboxReader
 from refold.sessions.outcome import Cancelled, RunResult
-from refold.sessions.run_handle import result_of
+from refold.sessions.sent_input import result_of
 from refold.sessions.session import Session
 from refold.stores.sqlite.file import absolute
 

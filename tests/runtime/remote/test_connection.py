@@ -86,6 +86,83 @@ async def test_who_does_not_wait_gets_the_answer_later_under_the_key(log: Path) 
         assert sent(await session.send("slow", key=unfinished.key)).text == "At last."
 
 
+async def test_a_run_is_submitted_found_awaited_read_and_cancelled_from_another_process(log: Path) -> None:
+    held = HeldAnswer("Done.")
+    async with runtime_of(log, held, refold.use("pay", {"amount": 3}), refold.say("Paid.")) as runtime:
+        connection = refold.connect(log)
+        session = connection.session("s")
+        handle = await session.submit("go", key="k", max_turns=4)
+        assert (handle.id, handle.key) == ("s/run_3", "k")
+        ways: list[Any] = [
+            await session.submit("go", key="k", max_turns=4),
+            await session.run("run_3"),
+            await session.run(key="k"),
+            await connection.run("s/run_3"),
+            await runtime.run("s/run_3"),
+        ]
+        waiting = [asyncio.create_task(way.result()) for way in (handle, *ways)]
+        await held.asked.wait()
+        held.gate.set()
+        assert {result.text for result in await asyncio.gather(*waiting)} == {"Done."}
+        names = [type(recorded.event).__name__ async for recorded in handle.stream()]
+        assert names == ["InputQueued", "RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"]
+        assert [recorded.version async for recorded in handle.stream("5.5.12")] == [6, 7]
+        with pytest.raises(refold.CommandRejected, match="'k'"):
+            await session.submit("go", key="k")
+
+        paying = await session.submit("pay 3")
+        result = asyncio.create_task(paying.result())  # It waits for the person, too.
+        assert isinstance(await session.send("pay 3", key=paying.key), refold.Unfinished)
+        [call] = await session.approvals()
+        await session.decide(call, allow=True)
+        assert (await result).text == "Paid."
+        assert await paying.cancel()
+        assert (await paying.result()).text == "Paid."
+        for unknown in (connection.run("s/run_4"), session.run(key="other"), session.run()):
+            with pytest.raises(refold.ConfigError):
+                await unknown
+
+
+async def test_a_run_whose_input_waits_for_a_runtime_is_the_one_of_its_key(log: Path) -> None:
+    await begun(log, "other")
+    session = refold.connect(log, patience_s=0).session("s")
+    handle = await session.submit("go", key="k")
+    assert (handle.id, handle.run) == (None, None)
+    assert await session.approvals() == []
+    assert isinstance(await session.send("go on", wait_s=0), refold.Unfinished)
+    with pytest.raises(refold.CommandRejected, match="no run to cancel"):
+        await handle.cancel()
+    waiting = asyncio.create_task(handle.result())
+    async with runtime_of(log):
+        assert (await waiting).run == "run_3"
+        assert handle.id == "s/run_3"
+
+
+async def test_the_approvals_of_a_session_that_was_just_begun_are_none_and_of_no_session_an_error(log: Path) -> None:
+    async with runtime_of(log, inbox_poll_s=3600):
+        session = refold.connect(log).session("s")
+        assert isinstance(await session.send("pay 3", wait_s=0), refold.Unfinished)
+        assert await session.approvals() == []
+        with pytest.raises(refold.ConfigError, match="no session"):
+            await refold.connect(log).session("other").approvals()
+
+
+def test_threads_hold_runs_too(log: Path) -> None:
+    with runtime_of(log, refold.say("One."), refold.say("Two.")) as runtime:
+        handle = runtime.session("s").submit("go", key="k")
+        assert (handle.id, handle.result().text) == ("s/run_3", "One.")
+        assert runtime.run(handle.id).result() == runtime.session("s").run(key="k").result()
+        with handle.stream() as reader:
+            assert [item.version for item in reader if isinstance(item, refold.RecordedEvent)] == [3, 4, 5, 6, 7]
+            assert reader.place == "7"
+        with refold.connect(log) as connection:
+            other = connection.session("s").submit("and", key="l")
+            assert other.result().text == "Two."
+            assert connection.run(str(other.id)).result() == connection.session("s").run(key=other.key).result()
+            assert [recorded.version for recorded in other.stream(9)][-1] == 12
+            assert other.cancel()
+
+
 async def test_a_call_that_waits_for_approval_ends_the_wait_and_is_decided(log: Path) -> None:
     async with runtime_of(log, refold.use("pay", {"amount": 3}), refold.say("Paid.")):
         session = refold.connect(log).session("s")
