@@ -20,6 +20,7 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import checked_identifier, stream_name
 from refold.events.core.pure_core import C, E, PureCore
+from refold.events.kinds.scopes import part_in
 
 R = TypeVar("R")
 
@@ -151,8 +152,9 @@ class Host:
     ) -> ActorSystem:
         """Let `core`, one of Refold's own, decide for every `"<kind>/<id>"`, and return the system that they live in.
 
-        Such an actor has a large state that is asked often: once in memory, it stays there. It does no work outside
-        but wait. Where the kind is hosted already, nothing changes.
+        Such an actor has a large state that is asked often: once in memory, it stays there, but for parts of memories
+        (`refold.events.kinds.scopes`). It does no work outside but wait. Where the kind is hosted already, nothing
+        changes.
 
         Args:
             shell: makes an actor around the core; None = each is an `EventSourcedActor`.
@@ -177,8 +179,9 @@ class Host:
         *,
         lasting: bool = False,
     ) -> None:
-        def make(_: str) -> EventSourcedActor[S, C, E]:
-            port = HostedPort(core, worker, on_event, cancel_grace_s=self._cancel_grace_s, lasting=lasting)
+        def make(identifier: str) -> EventSourcedActor[S, C, E]:
+            stays = lasting and part_in(identifier) is None  # There are as many parts as users.
+            port = HostedPort(core, worker, on_event, cancel_grace_s=self._cancel_grace_s, lasting=stays)
             return EventSourcedActor(core, core.codec, self._journal, port, self._in_flight)
 
         self._system.register(kind, make)

@@ -181,7 +181,7 @@ async def counted(*, shaped: bool, pause_s: float) -> dict[str, object]:
         await asyncio.sleep(pause_s)
         return model(request)
 
-    memory = EpisodicStore()
+    memory = EpisodicStore(scope="agent")
     memory.add_episode("agent", "The weather in Lisbon is mostly good", importance=0.9)
     parts: AgentParts = {"tools": [weather]}
     if shaped:

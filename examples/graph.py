@@ -12,7 +12,7 @@ import asyncio
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say, tool, use
 from refold.memory import GraphError, GraphStore
 
-graph = GraphStore("services")
+graph = GraphStore("services", scope="agent")
 for name, kind in [("shop", "service"), ("payments", "service"), ("ledger", "database"), ("mail", "service")]:
     graph.add_entity(name, kind)
 graph.add_relationship("shop", "calls", "payments", weight=20)  # A weight is what a step costs: milliseconds here.

@@ -37,9 +37,10 @@ memory = EpisodicStore(
     decay=DecayPolicy.exponential(half_life_hours=24 * 30),
     recall=RecallPolicy.hybrid(recency_weight=0.2, frequency_weight=0.2),
     capacity=10_000,
+    scope="agent",
 )
-facts = SemanticStore(embed=letters)
-working = WorkingMemory(8)
+facts = SemanticStore(embed=letters, scope="agent")
+working = WorkingMemory(8, scope="agent")
 
 # Before a runtime has them, they are filled like plain objects; the log takes what it does not have yet.
 memory.add_episode("agent", "Anna visited Lisbon in May", importance=0.6, tags=["travel"])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from refold.actors.calls.protocols import Provider as Provider
     from refold.actors.calls.protocols import StreamingProvider as StreamingProvider
     from refold.actors.calls.protocols import TellingProvider as TellingProvider
+    from refold.actors.calls.tool_context import SessionContext as SessionContext
     from refold.actors.calls.tool_context import ToolContext as ToolContext
     from refold.actors.calls.tool_context import current_context as current_context
     from refold.actors.cancellation import CancellationToken as CancellationToken
@@ -156,7 +157,7 @@ else:
             "refold.actors.calls.middleware": "HookContext Middleware ToolCall",
             "refold.actors.calls.policy": "Policy",
             "refold.actors.calls.protocols": "Provider StreamingProvider TellingProvider",
-            "refold.actors.calls.tool_context": "current_context ToolContext",
+            "refold.actors.calls.tool_context": "current_context SessionContext ToolContext",
             "refold.actors.cancellation": "CancellationToken",
             "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",
             "refold.agent_runtime": "AgentRuntime SyncRuntime",

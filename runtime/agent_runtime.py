@@ -41,6 +41,7 @@ from refold.providers.function import ProviderFunction
 from refold.publishing.event_bus import Subscriber
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
+from refold.sessions.access import describe_command
 from refold.sessions.run_handle import RunHandle, run_id_parts
 from refold.sessions.session import Session
 from refold.sessions.turn_checkpoints import StepSnapshots
@@ -237,29 +238,45 @@ class AgentRuntime(Generic[Out_co]):
         self._face.close()
 
     async def session(
-        self, session_id: str | None = None, *, restore: bool = False, deps: object = None
+        self,
+        session_id: str | None = None,
+        *,
+        user: str | None = None,
+        metadata: Mapping[str, str | None] | None = None,
+        restore: bool = False,
+        deps: object = None,
     ) -> Session[Out_co]:
         """Return a session: a new one, or one that is in the log.
 
         Args:
             session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
+            user: whose it is, likewise; what memories hold of one user no other one sees. It is recorded with the first
+                input, and stays. None = whose it is in the log, or nobody's.
+            metadata: texts by text that the application has to say of it, at most 16 KiB; those of a session in the log
+                are changed by it, as by `Session.describe`.
             restore: the session must be in the log.
             deps: what runs depend on that are sent, resumed or decided about by what is returned, instead of what the
                 agent does. It is given as it is, is the caller's to close, and is not recorded. None = as the agent.
 
         Raises:
-            ConfigError: the id cannot be one, or `restore` is set and the log has no such session, or no more.
+            ConfigError: an argument cannot be one, or `restore` is set and the log has no such session, or no more.
+            CommandRejected: the session is another user's, or its metadata has too many bytes.
+            PersistenceError: the log cannot be read, or changed metadata could not be recorded.
         """
         self.require_open()
+        described = describe_command(user, metadata)
         if session_id is None:
             make = self.options.session_ids
             session_id = make() if make is not None else str(uuid.uuid4())
         name = SessionId(checked_identifier(session_id, "session id"))
-        session = Session(self.context, name, self.agent.output_type, deps)
+        session = Session(self.context, name, self.agent.output_type, deps, described)
         stream = stream_name(SESSION_KIND, session.id)
-        if restore and await self.store.head(stream) is None:
+        begun = (restore or described is not None) and await self.store.head(stream) is not None
+        if restore and not begun:
             await require_not_deleted(self.store, stream)
             raise ConfigError(f"the log {self.store.name} has no session {session_id!r}")
+        if begun:
+            await session.describe(user=user, metadata=metadata)
         return session
 
     async def run(self, run_id: str) -> RunHandle[Out_co]:
@@ -480,20 +497,18 @@ class SyncRuntime(Generic[Out_co]):
     tools_in_force = blocking(AgentRuntime.tools_in_force)
 
     def session(
-        self, session_id: str | None = None, *, restore: bool = False, deps: object = None
+        self,
+        session_id: str | None = None,
+        *,
+        user: str | None = None,
+        metadata: Mapping[str, str | None] | None = None,
+        restore: bool = False,
+        deps: object = None,
     ) -> SyncSession[Out_co]:
-        """Return a session: a new one, or one that is in the log.
-
-        Args:
-            session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
-            restore: the session must be in the log.
-            deps: as `AgentRuntime.session`.
-
-        Raises:
-            ConfigError: the id cannot be one, or `restore` is set and the log has no such session.
-            ActorStopped: the runtime is closed.
-        """
-        found = self.loop_thread.run(lambda: self.asynchronous.session(session_id, restore=restore, deps=deps))
+        """Return a session: a new one, or one that is in the log; see `AgentRuntime.session`."""
+        found = self.loop_thread.run(
+            lambda: self.asynchronous.session(session_id, user=user, metadata=metadata, restore=restore, deps=deps)
+        )
         return SyncSession(self.loop_thread, found, self.asynchronous.recorded_after)
 
     def run(self, run_id: str) -> SyncRunHandle[Out_co]:

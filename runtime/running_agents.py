@@ -22,6 +22,7 @@ from refold.actors.agent.approval import APPROVAL_KIND, ApprovalActor
 from refold.actors.agent.model import MODEL_KIND, ModelActor
 from refold.actors.agent.session import SessionPort, SessionSetting
 from refold.actors.agent.tool import ToolActor
+from refold.actors.calls.tool_context import SessionContext
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
@@ -39,6 +40,7 @@ from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import CodeIdentity, configuration_of
 from refold.events.secrets.redaction import Redaction
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.memory.graph import GraphStore
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import Settings
 from refold.sessions.structured_output import OutputCheck
@@ -238,7 +240,7 @@ class RunningAgents:
                 cancel_grace_s=options.cancel_grace_s,
                 queue_max=options.queue_max,
                 recalling=found.recalling,
-                graph_entities=found.agent.graph.count_now if found.agent.graph is not None else None,
+                graph_entities=_entities_seen(found.agent.graph) if found.agent.graph is not None else None,
             )
         self.configured_payloads |= payloads.keys()
         known = await journal.store.read_payloads(payloads)
@@ -297,3 +299,14 @@ class RunningAgents:
         system.register(MODEL_KIND, model)
         system.register(APPROVAL_KIND, lambda name: ApprovalActor(asking(self[name].agent.approval, approval_pool)))
         system.register(TOOL_KIND, tool)
+
+
+def _entities_seen(graph: GraphStore) -> Callable[[SessionContext], int | None]:
+    def count(context: SessionContext) -> int | None:
+        try:
+            return graph.within(context).count_now()
+        except Exception:  # The scope is the user's function, and the session begins without the count.
+            log.exception("%s: it is not known how many entities the session %s sees", graph.stream, context.session)
+            return None
+
+    return count

@@ -14,25 +14,28 @@ keeps how far it was done.
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
+from refold.actors.agent.subsession import ancestors_of
+from refold.actors.calls.tool_context import session_context
 from refold.actors.effects import Wake
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.codec import tag_of
-from refold.events.core.errors import PersistenceError
-from refold.events.core.ids import AgentId, SessionId, StreamName, kind_and_identifier
+from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.events.core.ids import SessionId, StreamName, kind_and_identifier
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RecallsNoted, RuntimeClosed, RuntimeStarted
-from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import AgentConfigured, ModelResponded, RequestBuilt, RunResumed, SessionOpened
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.events import AgentConfigured, ModelResponded, RequestBuilt, RunResumed
 from refold.events.session.state import is_work
 from refold.memory.stream_object import StreamObject
 from refold.publishing.event_bus import EventBus
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.running_agents import RunningAgents
 from refold.stores.event_store import EventStore
+from refold.stores.folding import Fold
 
 log = logging.getLogger("refold.runtime")
 
@@ -133,21 +136,20 @@ async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: A
     first, last = _unnoted(await store.read_stream(RUNTIME_STREAM))
     if first is None:
         return
-    whose: dict[StreamName, AgentId] = {}
     position = first
     while position < last:
         page = await store.read_all(after_position=position, limit=EVENTS_PER_PAGE)
         if not page:
             break
         position = page[-1].position
+        memories: dict[StreamName, StreamObject[Any, Any, Any]] = {}
         for item in page:
             if item.position < last and item.stream.startswith(f"{SESSION_KIND}/") and tag_of(item.data) == ANSWER_TAG:
-                await _note(store, agents, item, whose)
-        for found in agents:
-            if isinstance(found.agent.memory, StreamObject):
-                await cast("StreamObject[Any, Any, Any]", found.agent.memory).read(
-                    _nothing
-                )  # Behind the notes, so that they do not pile up.
+                memory = await _note(store, agents, item)
+                if isinstance(memory, StreamObject):
+                    memories[memory.stream] = memory
+        for noted in memories.values():
+            await noted.read(_nothing)  # Behind the notes, so that they do not pile up.
     await runtime.ask(RecallsNoted(position=last), block=False)
 
 
@@ -172,22 +174,24 @@ def _unnoted(stored: list[StoredEvent]) -> tuple[int | None, int]:
     return None if is_known else noted, last
 
 
-async def _note(store: EventStore, agents: RunningAgents, item: StoredEvent, whose: dict[StreamName, AgentId]) -> None:
+async def _note(store: EventStore, agents: RunningAgents, item: StoredEvent) -> object:
+    """Have noted what an answer recalled; return the memory that it was recalled from, if there is one."""
     [answer] = SESSION_CODEC.decode_all([item])
     if not (isinstance(answer, ModelResponded) and answer.request.recalled):
-        return
-    if item.stream not in whose:
-        whose[item.stream] = await _agent_of(store, item.stream)
-    recalling = agents[whose[item.stream]].recalling
-    if recalling is not None:
-        session = SessionId(kind_and_identifier(item.stream)[1])
-        recalling.note(session, answer.run, answer.request.recalled)
-
-
-async def _agent_of(store: EventStore, stream: StreamName) -> AgentId:
-    [opened] = SESSION_CODEC.decode_all(await store.read_stream(stream, limit=1))
-    assert isinstance(opened, SessionOpened)
-    return opened.agent
+        return None
+    then = Fold(item.stream, SESSION_CORE, SESSION_CODEC)
+    try:
+        await then.read(store, version=item.version, sealed=False)
+    except LogFormatError as error:  # Its own actor says so too.
+        log.warning("what %s recalled is not noted: %s", item.stream, error)
+        return None
+    found = agents[then.state.agent or ""]
+    if found.recalling is None:
+        return None
+    session = SessionId(kind_and_identifier(item.stream)[1])
+    [first] = await store.read_stream(item.stream, limit=1)
+    context = session_context(session, await ancestors_of(store, session, first), then.state)
+    return found.recalling.note(context, answer.run, answer.request.recalled)
 
 
 def _nothing(_: object) -> None:

@@ -28,6 +28,7 @@ from tests.golden import (
     record_requests,
     record_retries,
     record_stores,
+    record_users,
     record_uses,
 )
 from tests.golden.record_stores import CORES, Stores
@@ -69,6 +70,8 @@ def agent_of(golden: Path) -> Agent:
             return record_retries.clerk([])
         case "breakers":
             return record_breakers.forecaster()
+        case "users":
+            return record_users.receptionist()
         case "uses":
             return record_uses.keeper()
         case _:

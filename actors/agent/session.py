@@ -19,6 +19,7 @@ from refold.actors.agent.deps import Dependencies, EnvelopeWithDeps
 from refold.actors.agent.model import MODEL_KIND, StartModelCall
 from refold.actors.agent.subsession import (
     ChildInput,
+    SessionEnvelope,
     ancestors_of,
     call_of_child,
     grace_of_child,
@@ -30,6 +31,7 @@ from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.protocols import SessionObserver
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import WantedRequest
+from refold.actors.calls.tool_context import SessionContext, session_context
 from refold.actors.effect_port import EffectPort, Recovery
 from refold.actors.effects import CancelEffect, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
@@ -58,6 +60,7 @@ from refold.events.session.commands import (
     CancelRun,
     ClearHistory,
     Configure,
+    DescribeSession,
     ImportHistory,
     OpenSession,
     RecordContext,
@@ -129,8 +132,8 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Most inputs that wait in one session."""
     recalling: Recalling | None = None
     """The agent's memories, which are told what was recalled; None = it has none."""
-    graph_entities: Callable[[], int | None] | None = None
-    """Tells at once how many entities the agent's graph has; None = it has no graph."""
+    graph_entities: Callable[[SessionContext], int | None] | None = None
+    """Tells at once how many entities a session sees of the agent's graph; None = it has no graph."""
 
 
 class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
@@ -172,6 +175,10 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     @property
     def session(self) -> SessionId:
         return SessionId(kind_and_identifier(self.actor.address)[1])
+
+    @property
+    def _context(self) -> SessionContext:
+        return session_context(self.session, self._ancestors or (), self.state)
 
     @property
     def _setting(self) -> SessionSetting:
@@ -246,7 +253,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             self._bring(command, envelope.deps)
         if isinstance(command, AllowTurn):
             self._allowed = self.state.run.id if self.state.run is not None else None
-        return (*self._preparation(command, setting), command)
+        described = envelope.describes if isinstance(envelope, SessionEnvelope) else None
+        return (*self._preparation(command, setting, described), command)
 
     def _bring(self, command: SessionCommand, deps: object) -> None:
         """Take note of what came with a command; with one that is no input it is for runs that have nothing yet."""
@@ -271,28 +279,34 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         waiting = (*(queued.run for queued in state.queue), *(run_of_input(later.version) for later in state.scheduled))
         return run in waiting or (state.run is not None and state.run.id == run)
 
-    def _preparation(self, command: SessionCommand, setting: SessionSetting) -> Sequence[SessionCommand]:
+    def _preparation(
+        self, command: SessionCommand, setting: SessionSetting, described: DescribeSession | None = None
+    ) -> Sequence[SessionCommand]:
         """Open the session where something is to be recorded in it, and tell it what is in force for its runs."""
-        opens = isinstance(command, SendInput | ImportHistory) or (
+        opens = isinstance(command, SendInput | ImportHistory | DescribeSession) or (
             isinstance(command, ClearHistory) and command.key is not None
         )
+        whose = (described,) if described is not None else ()
         if not (opens if self.state.session is None else isinstance(command, MAY_RUN)):
-            return ()
+            return whose if self.state.session is not None else ()
         configure = Configure(configuration=setting.configuration)
         if self.state.session is None:
-            entities = setting.graph_entities
+            entities, context = setting.graph_entities, self._context
+            if described is not None:
+                context = msgspec.structs.replace(context, user=described.user)
             opening = OpenSession(
                 session=self.session,
                 agent=setting.configuration.agent,
-                graph_entities=entities() if entities is not None else None,
+                graph_entities=entities(context) if entities is not None else None,
             )
-            return (opening, configure)
-        return () if self.state.configuration is setting.configuration else (configure,)
+            return (opening, *whose, configure)
+        return whose if self.state.configuration is setting.configuration else (*whose, configure)
 
     def joins(self, envelope: Envelope) -> bool:
         """Let inputs that wait together share a transaction; what is large, or of a call, goes by itself."""
-        plain = type(envelope) is Envelope and envelope.cause is None and not envelope.payloads
-        return plain and isinstance(envelope.command, SendInput)
+        if not isinstance(envelope.command, SendInput) or envelope.cause is not None or envelope.payloads:
+            return False
+        return type(envelope) is Envelope or (type(envelope) is SessionEnvelope and envelope.deps is None)
 
     async def reply(self, envelope: Envelope, performed: Performed) -> Performed | WantedRequest | None:
         version, new = performed.version, performed.new
@@ -382,7 +396,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         recalling = self._setting.recalling
         for event in (recorded.event for recorded in events) if recalling is not None else ():
             if recalling is not None and isinstance(event, ModelResponded) and event.request.recalled:
-                recalling.note(self.session, event.run, event.request.recalled)
+                recalling.note(self._context, event.run, event.request.recalled)
 
     def settled(self) -> None:
         self._observer.settled(self.session, self.state)
@@ -406,6 +420,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                     started=event_ref(self._stream, effect.causation),
                     correlation=event_ref(self._stream, effect.correlation),
                     ancestors=self._ancestors or (),
+                    context=self._context,
                     attempt=effect.attempt,
                     again=effect.again,
                     where=self._where(effect.call, effect.name),
@@ -437,7 +452,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     def _wanted_request(self, run: Run, turn: int, configuration: AgentConfiguration) -> WantedRequest:
         messages = self.state.messages
         return WantedRequest(
-            session=self.session,
+            context=self._context,
             run=run.id,
             turn=turn,
             asked=run.asked,

@@ -17,6 +17,7 @@ from refold.events.core.ids import (
     stream_name,
 )
 from refold.events.core.records import StoredEvent
+from refold.events.session.commands import DescribeSession
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import SessionState, find_call
 from refold.stores.event_store import EventStore
@@ -25,7 +26,14 @@ CALL_BYTES = 64
 """Room for a call's id behind its session's in the id of a child."""
 
 
-class ChildInput(EnvelopeWithDeps, frozen=True, kw_only=True):
+class SessionEnvelope(EnvelopeWithDeps, frozen=True, kw_only=True):
+    """A command to a session, with what its sender says of the session itself."""
+
+    describes: DescribeSession | None = None
+    """Recorded in front of what begins the session or may begin a run of it; another user's session refuses both."""
+
+
+class ChildInput(SessionEnvelope, frozen=True, kw_only=True):
     """The input of a call to its child session, which it opens; its cause is the parent's ToolCallStarted."""
 
     agent: AgentId

@@ -21,7 +21,14 @@ from refold.actors.calls.middleware import CallRefused, HookContext
 from refold.actors.calls.policy import recovery_text
 from refold.actors.calls.protocols import SessionObserver, ToolRunner
 from refold.actors.calls.results import RESULT_BYTES_MAX, WithLimit, failure, result_in_steps, text_of_error
-from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool, running_context
+from refold.actors.calls.tool_context import (
+    CallingTool,
+    SessionContext,
+    Subagents,
+    ToolContext,
+    calling_tool,
+    running_context,
+)
 from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules
 from refold.actors.cancellation import CancellationToken
 from refold.actors.cooperative import in_turns
@@ -74,6 +81,8 @@ class StartToolCall(Vital, frozen=True, kw_only=True):
     """What that goes back to; None = it is not known."""
     ancestors: tuple[SessionId, ...] = ()
     """The session's parent, the parent's parent and so on."""
+    context: SessionContext | None = None
+    """Whose session it is; None = it is not known."""
     attempt: int = 1
     again: bool = False
     """Whether another attempt may follow."""
@@ -330,11 +339,13 @@ class ToolActor(Actor):
             deps=message.where.deps,
             cancel=running.token.child(),  # What the body cancels by itself ends no run.
             report=lambda report: self._progressed(running, report),
+            session_context=message.context,
         )
         self._listen(running)
         calling = CallingTool(
             self.system,
             message.session,
+            context=message.context,
             ancestors=message.ancestors,
             call=message.call,
             started=message.started,

@@ -1,23 +1,26 @@
 """What an agent remembers, put into its requests: episodes that match the latest input, and the working memory.
 
-It runs inside the model effect. What entered a request is recorded with it; that it was recalled is noted in the memory
-once the answer is durable, and nobody waits for that. A memory that fails costs the request what it would have said,
-with a warning and a note in the record, and never the call.
+It runs inside the model effect, and asks the part of a memory that the session sees. What entered a request is
+recorded with it; that it was recalled is noted in the memory once the answer is durable, and nobody waits for that. A
+memory that fails costs the request what it would have said, with a warning and a note in the record, never the call.
 """
 
 import hashlib
 import logging
 from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
 from refold.actors.calls.results import text_of_error
+from refold.actors.calls.tool_context import SessionContext
 from refold.events.core.cleaning import clean_text
-from refold.events.core.ids import MemoryId, RunId, SessionId
+from refold.events.core.ids import MemoryId, RunId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.context_window import about_tokens
 from refold.events.model.messages import SystemAddition
+
+M = TypeVar("M")
 
 log = logging.getLogger("refold.model")
 
@@ -45,6 +48,25 @@ class Recall(Protocol):
         ...
 
 
+@runtime_checkable
+class Scoped(Protocol):
+    """A memory of which each session sees its own part only; all of Refold's are. Another one is shared by all."""
+
+    def within(self, context: SessionContext, /) -> Any:
+        """Return what a session sees of it, which is asked as the whole is."""
+        ...
+
+
+def seen_in(memory: M, context: SessionContext) -> M:
+    """Return what a session sees of a memory.
+
+    Raises:
+        AgentMemoryError: the memory's scope is a function, and gave no scope.
+        Exception: what that function raised.
+    """
+    return cast("M", memory.within(context)) if isinstance(memory, Scoped) else memory
+
+
 class PromptText(Protocol):
     """A working memory, as a model call asks it."""
 
@@ -70,15 +92,21 @@ class Recalling:
         self._memory = memory
         self._working_memory = working_memory
 
-    async def remembered(self, configuration: AgentConfiguration, query: str) -> Remembered:
-        """Return what enters a request."""
+    async def remembered(self, configuration: AgentConfiguration, query: str, context: SessionContext) -> Remembered:
+        """Return what enters a request of a session."""
         added: list[SystemAddition] = []
         recalled: tuple[str, ...] = ()
         notes: list[str] = []
         if self._memory is not None and configuration.max_memory_recalls and query.strip():
             try:
-                found = await self._memory.look(configuration.agent, query, configuration.max_memory_recalls)
-                given = [(str(item.id), clean_text(item.content)) for item in found]
+                memory = seen_in(self._memory, context)
+                found = await memory.look(configuration.agent, query, configuration.max_memory_recalls)
+                unmatched: bool = getattr(memory, "unmatched", True)
+                given = [
+                    (str(item.id), clean_text(item.content))
+                    for item in found
+                    if unmatched or getattr(item, "shared_words", None) != 0
+                ]
             except Exception as error:  # noqa: BLE001 - The border to a memory, which may be the user's own.
                 notes.append(_failed("nothing was recalled", error))
             else:
@@ -86,23 +114,29 @@ class Recalling:
                 added += [SystemAddition("recall", text)] if text else []
         if self._working_memory is not None:
             try:
-                text = clean_text(await self._working_memory.prompt_text())
+                text = clean_text(await seen_in(self._working_memory, context).prompt_text())
             except Exception as error:  # noqa: BLE001 - Likewise.
                 notes.append(_failed("the working memory was left out", error))
             else:
                 added += [SystemAddition("working_memory", text)] if text.strip() else []
         return Remembered(added=tuple(added), recalled=recalled, notes=tuple(notes))
 
-    def note(self, session: SessionId, run: RunId, recalled: Sequence[str]) -> None:
-        """Have it noted that an answer, now durable, was given with these episodes; each counts once in a run."""
+    def note(self, context: SessionContext, run: RunId, recalled: Sequence[str]) -> Recall | None:
+        """Have it noted that an answer, now durable, was given with these episodes; each counts once in a run.
+
+        Returns what was told so; None = nothing was.
+        """
         if self._memory is None:
-            return
+            return None
+        session, memory = context.session, None
         for item in recalled:
             key = hashlib.sha256("\0".join((session, run, item)).encode()).hexdigest()[:32]
             try:
-                self._memory.note_recalled((MemoryId(item),), f"recall {key}")
+                memory = seen_in(self._memory, context)
+                memory.note_recalled((MemoryId(item),), f"recall {key}")
             except Exception as error:
                 log.exception("session %s: that %s was recalled is not noted: %s", session, item, text_of_error(error))
+        return memory
 
 
 def recall_text(found: Sequence[tuple[str, str]], max_tokens: int | None) -> tuple[tuple[str, ...], str]:

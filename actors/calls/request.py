@@ -21,6 +21,7 @@ from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import Recalling, Remembered
 from refold.actors.calls.results import text_of_error
 from refold.actors.calls.streaming import can_stream
+from refold.actors.calls.tool_context import SessionContext
 from refold.events.core.cleaning import Unrecordable, clean_text
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import AgentLoopError, ProviderError
@@ -77,7 +78,8 @@ class PartsReader(Protocol):
 class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a session says of the request that it wants."""
 
-    session: SessionId
+    context: SessionContext
+    """Of the session."""
     run: RunId
     turn: int
     asked: int
@@ -120,6 +122,10 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     def where(self) -> HookContext:
         """For whom functions of the application are called."""
         return HookContext(session=self.session, run=self.run, turn=self.turn, deps=self.deps)
+
+    @property
+    def session(self) -> SessionId:
+        return self.context.session
 
     def built(self, reference: RequestReference, *, summary: bool = False) -> RecordRequest:
         """Return the command that records a request of this; `summary` says that it asks for one of the history."""
@@ -257,7 +263,8 @@ class RequestMaker:
         """Return what memories add to a request to which nothing was done yet."""
         if self._recalling is None:
             return Remembered()
-        return await self._recalling.remembered(wanted.configuration, plain.messages[wanted.latest_input].text)
+        query = plain.messages[wanted.latest_input].text
+        return await self._recalling.remembered(wanted.configuration, query, wanted.context)
 
     async def plain(self, wanted: WantedRequest) -> tuple[ModelRequest, RequestReference]:
         """Return the request to which nothing was done yet, and the reference to it.

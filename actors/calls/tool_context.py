@@ -1,8 +1,10 @@
 """What a running tool is told, and how it reports back; and for whom other functions of the application are called."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import AskCycle
@@ -12,6 +14,7 @@ from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId, stream_name
 from refold.events.model.run_context import RunContext
 from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import SessionState
 
 D = TypeVar("D")
 
@@ -29,6 +32,30 @@ def current_context() -> RunContext[Any]:
     if found is None:
         raise ConfigError("current_context() is for code that Refold calls for a run, and this is not called so")
     return found
+
+
+class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Which session something happens in, and whose it is: what a scope of memories is found by."""
+
+    session: SessionId
+    conversation: SessionId
+    """The same, or of a subagent's session the one in which its work was asked for first, which has no parent."""
+    user: str | None = None
+    """Whose it is; None = no user was named."""
+    metadata: Mapping[str, str] = {}
+    """What the application says of it."""
+
+
+def session_context(session: SessionId, ancestors: Sequence[SessionId], state: SessionState) -> SessionContext:
+    """Return the context of a session in a state.
+
+    Args:
+        session: its id.
+        ancestors: its parent, the parent's parent and so on.
+        state: of the session.
+    """
+    conversation = ancestors[-1] if ancestors else session
+    return SessionContext(session=session, conversation=conversation, user=state.user, metadata=dict(state.metadata))
 
 
 class Subagents(Protocol):
@@ -49,6 +76,7 @@ class CallingTool:
     Attributes:
         system: where the sessions live.
         session: whose call it is.
+        context: whose session that is.
         ancestors: the sessions that wait for that one: its parent, the parent's parent and so on.
         call: the call.
         started: its ToolCallStarted.
@@ -63,6 +91,7 @@ class CallingTool:
         system: System,
         session: SessionId,
         *,
+        context: SessionContext | None = None,
         ancestors: tuple[SessionId, ...] = (),
         call: ToolCallId,
         started: EventRef,
@@ -73,6 +102,7 @@ class CallingTool:
     ) -> None:
         self.system = system
         self.session = session
+        self.context = context or SessionContext(session=session, conversation=session)
         self.ancestors = ancestors
         self.call = call
         self.started = started
@@ -116,6 +146,9 @@ class ToolContext(Generic[D]):
     Attributes:
         call: the call's id, unique in its session.
         session: whose call it is.
+        session_context: whose session that is, for memories: `memory.within(context.session_context)`.
+        user: the session's user, if one was named.
+        metadata: what the application says of the session.
         idempotency_key: the same for every attempt at this call, also after a crash; give it to services that can
             recognise a repetition.
         deps: what the application depends on: what was given with the input or the session, else `Agent.deps`.
@@ -129,9 +162,13 @@ class ToolContext(Generic[D]):
         deps: D,
         cancel: CancellationToken,
         report: Callable[[object], None],
+        session_context: SessionContext | None = None,
     ) -> None:
         self.call = call
         self.session = session
+        self.session_context = session_context or SessionContext(session=session, conversation=session)
+        self.user = self.session_context.user
+        self.metadata = self.session_context.metadata
         self.idempotency_key = f"{session}/{call}"
         self.deps = deps
         self.watches_cancel = False

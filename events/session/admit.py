@@ -58,8 +58,12 @@ REJECTED_TEXT = "The answer could not be used. Answer again."
 """What the model is told where nobody says why; providers refuse a message without text."""
 
 
+METADATA_BYTES_MAX = 16 * 1024
+"""Most bytes of a session's metadata, keys and values together, in UTF-8."""
+
 NEEDS_A_SESSION = (
     commands.Configure
+    | commands.DescribeSession
     | commands.ImportHistory
     | commands.RecordContext
     | commands.RecordModelInterruption
@@ -84,6 +88,8 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             if state.session != session:
                 raise CommandRejected(f"this is session {state.session!r}, not {session!r}")
             return Recorded(1)
+        case commands.DescribeSession():
+            return _admit_description(state, command)
         case commands.Configure(configuration=configuration):
             if configuration == state.configuration:
                 return Recorded(state.configured)
@@ -238,6 +244,20 @@ def _recorded_as(state: SessionState, word: CommandWord, key: str | None, digest
             f"key {key!r} was used before (version {record.version}) for something else; use a new key"
         )
     return Recorded(record.version)
+
+
+def _admit_description(state: SessionState, command: commands.DescribeSession) -> ev.SessionEvent | Recorded:
+    user = state.user if command.user is None else command.user
+    if state.user not in (None, user):
+        raise CommandRejected(f"session {state.session!r} is another user's; use a session of user {user!r}")
+    changed = {**state.metadata, **command.metadata}
+    metadata = {key: value for key, value in changed.items() if value is not None}
+    if (user, metadata) == (state.user, state.metadata):
+        return Recorded(0)
+    size = sum(len(text.encode()) for item in metadata.items() for text in item)
+    if size > METADATA_BYTES_MAX:
+        raise CommandRejected(f"the metadata of a session has at most {METADATA_BYTES_MAX:,} bytes, not {size:,}")
+    return ev.SessionDescribed(user=user, metadata=metadata)
 
 
 def _admit_import(state: SessionState, command: commands.ImportHistory) -> ev.SessionEvent | Recorded:

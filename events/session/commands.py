@@ -3,6 +3,7 @@
 `admit` turns each into the stimulus that it becomes, or refuses it. Commands are never logged; the stimulus is.
 """
 
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -21,6 +22,15 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionId
     agent: AgentId
     graph_entities: int | None = None
+
+
+class DescribeSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Say whose the session is, and what the application has to say of it; what is so already is not recorded."""
+
+    user: str | None = None
+    """None = it stays what it is. A session that has a user gets no other one."""
+    metadata: Mapping[str, str | None] = {}
+    """What changes; None = the key goes."""
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +256,7 @@ class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
 
 SessionCommand: TypeAlias = (
     OpenSession
+    | DescribeSession
     | Configure
     | ImportHistory
     | ClearHistory

@@ -47,6 +47,7 @@ class OrderRules:
     def __init__(self, stream: str) -> None:
         self._session = stream.partition("/")[2]
         self._version = 0
+        self._user: str | None = None
         self._runs: dict[RunId, _KnownRun] = {}
         self._queue: deque[RunId] = deque()
         self._inputs: dict[int, RunId] = {}
@@ -75,6 +76,10 @@ class OrderRules:
                     self._find("INV4", f"the session is opened again, as {session!r}")
                 if session != self._session:
                     self._find("INV4", f"the stream of {self._session!r} says that it is {session!r}")
+            case ev.SessionDescribed(user=user):
+                if self._user not in (None, user):
+                    self._find("INV4", f"the session of user {self._user!r} becomes that of {user!r}")
+                self._user = user
             case ev.HistoryImported():
                 self._expect_balance("a history is imported")
                 for message in event.messages:

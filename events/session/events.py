@@ -9,6 +9,7 @@ tag with an upcaster (`refold.events.core.codec`). Tags are written out, never d
 What people and user code may say about a tool call before it runs.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -42,6 +43,15 @@ class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened.v1"):
     agent: AgentId
     graph_entities: int | None = None
     """How many entities the agent's graph had then; None = it had none, or that was not known."""
+
+
+class SessionDescribed(Event, frozen=True, kw_only=True, tag="session.described.v1"):
+    """Whose the session is, and what the application says of it, from here on."""
+
+    user: str | None = None
+    """Once one is named, it stays; None = none is."""
+    metadata: Mapping[str, str] = {}
+    """All of it."""
 
 
 class AgentConfigured(Event, frozen=True, kw_only=True, tag="session.agent_configured.v1"):
@@ -452,6 +462,7 @@ class RunCancelled(Event, frozen=True, kw_only=True, tag="session.run_cancelled.
 
 SessionEvent: TypeAlias = (
     SessionOpened
+    | SessionDescribed
     | AgentConfigured
     | HistoryImported
     | HistoryCleared

@@ -66,6 +66,10 @@ def _opened(state: SessionState, event: ev.SessionOpened) -> None:
     state.agent = event.agent
 
 
+def _described(state: SessionState, event: ev.SessionDescribed) -> None:
+    state.user, state.metadata = event.user, event.metadata
+
+
 def _configured(state: SessionState, event: ev.AgentConfigured) -> None:
     if state.configuration is None or state.configuration.model != event.configuration.model:
         _forget_sizes(state)
@@ -459,6 +463,7 @@ def _open_run(state: SessionState) -> Run:
 
 FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.SessionOpened: _opened,
+    ev.SessionDescribed: _described,
     ev.AgentConfigured: _configured,
     ev.HistoryImported: _imported,
     ev.HistoryCleared: _cleared,

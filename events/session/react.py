@@ -160,6 +160,7 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
     match event:
         case (
             ev.SessionOpened()
+            | ev.SessionDescribed()
             | ev.AgentConfigured()
             | ev.HistoryCleared()
             | ev.ContentTakenBack()

@@ -11,7 +11,7 @@ of the calls, when the last one is there; `history` shows them before.
 
 import hashlib
 import re
-from collections.abc import MutableSequence
+from collections.abc import Mapping, MutableSequence
 from typing import Literal
 
 import msgspec
@@ -249,6 +249,10 @@ class SessionState(msgspec.Struct):
     at: int = 0
     session: SessionId | None = None
     agent: AgentId | None = None
+    user: str | None = None
+    """Whose it is; None = no user was named."""
+    metadata: Mapping[str, str] = {}
+    """What the application says of it."""
     configuration: AgentConfiguration | None = None
     configured: int = 0
     """Version of the AgentConfigured in force."""

@@ -2,8 +2,9 @@
 
     runtime = AgentRuntime(config, provider=provider, memory=memory, tools=memory_tools(episodic=memory))
 
-They are ordinary tools. The rule: each change goes to its store under the idempotency key of the call, so a call that
-is run again after a crash changes nothing twice.
+They are ordinary tools. The rules: a call sees and changes its session's part of a store (`refold.memory.scoped`); and
+each change goes to its store under the idempotency key of the call, so a call that is run again after a crash changes
+nothing twice.
 """
 
 from collections.abc import Awaitable
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
+from refold.actors.calls.recall import seen_in
 from refold.actors.calls.tool_context import ToolContext
 from refold.events.core.errors import ConfigError
 from refold.memory.episodic import EpisodicStore
@@ -90,7 +92,9 @@ def _remember_episode(episodic: EpisodicStore, agent: str) -> Tool[..., Any]:
         tags: Tags = [],  # noqa: B006 - not changed
     ) -> str:
         """Remember something for later."""
-        await episodic.add_episode(agent, content, importance, _words(tags), key=_key(ctx))
+        await seen_in(episodic, ctx.session_context).add_episode(
+            agent, content, importance, _words(tags), key=_key(ctx)
+        )
         return "Remembered."
 
     return remember
@@ -100,7 +104,7 @@ def _remember_fact(semantic: SemanticStore) -> Tool[..., Any]:
     @tool(effect="idempotent")
     async def remember(ctx: ToolContext[Any], key: Key, content: str, tags: Tags = []) -> str:  # noqa: B006
         """Remember a fact for later."""
-        await semantic.put(key, content, _words(tags), command_key=_key(ctx))
+        await seen_in(semantic, ctx.session_context).put(key, content, _words(tags), command_key=_key(ctx))
         return "Remembered."
 
     return remember
@@ -117,9 +121,11 @@ def _remember_either(episodic: EpisodicStore, semantic: SemanticStore, agent: st
     ) -> str:
         """Remember something for later: an event, or, under a key, a fact."""
         if key:
-            await semantic.put(key, content, _words(tags), command_key=_key(ctx))
+            await seen_in(semantic, ctx.session_context).put(key, content, _words(tags), command_key=_key(ctx))
         else:
-            await episodic.add_episode(agent, content, importance, _words(tags), key=_key(ctx))
+            await seen_in(episodic, ctx.session_context).add_episode(
+                agent, content, importance, _words(tags), key=_key(ctx)
+            )
         return "Remembered."
 
     return remember
@@ -131,11 +137,13 @@ def _recall(episodic: EpisodicStore | None, semantic: SemanticStore | None, agen
         """Look for what was remembered."""
         found: dict[str, object] = {}
         if semantic is not None:
-            facts = await (semantic.similar(query, limit) if semantic.embeds else semantic.matching(query, limit))
+            known = seen_in(semantic, ctx.session_context)
+            facts = await (known.similar(query, limit) if known.embeds else known.matching(query, limit))
             found["facts"] = [{"key": fact.key, "value": fact.value, "tags": list(fact.tags)} for fact in facts]
         if episodic is not None:
-            episodes = [each for each in await episodic.look(agent, query, limit) if each.shared_words]
-            episodic.note_recalled([each.id for each in episodes], key=_key(ctx))
+            memory = seen_in(episodic, ctx.session_context)
+            episodes = [each for each in await memory.look(agent, query, limit) if each.shared_words]
+            memory.note_recalled([each.id for each in episodes], key=_key(ctx))
             found["episodes"] = [
                 {"content": each.content, "importance": round(each.importance, 3), "tags": list(each.tags)}
                 for each in episodes
@@ -151,10 +159,11 @@ def _relate(graph: RelationStore) -> Tool[..., Any]:
         ctx: ToolContext[Any], source: Name, relationship: Name, target: Name, weight: Weight = 1.0
     ) -> str:
         """Remember how one thing is related to another."""
+        own = seen_in(graph, ctx.session_context)
         for place, entity in (("source", source), ("target", target)):
-            if await graph.get(entity) is None:
-                await graph.add_entity(entity, key=f"{_key(ctx)} {place}")
-        await graph.add_relationship(source, relationship, target, weight, key=_key(ctx))
+            if await own.get(entity) is None:
+                await own.add_entity(entity, key=f"{_key(ctx)} {place}")
+        await own.add_relationship(source, relationship, target, weight, key=_key(ctx))
         return f"Remembered: {source} {relationship} {target}."
 
     return relate

@@ -24,7 +24,7 @@ from refold.events.core.errors import BackpressureShed, CommandRejected, Persist
 from refold.events.core.ids import AgentId, PayloadHash, stream_name
 from refold.events.session.commands import CancelRun, RecordCallWaiting, SendInput, SessionCommand
 from refold.events.session.core import SESSION_KIND
-from refold.sessions.access import SessionAccess, input_content
+from refold.sessions.access import SessionAccess, describe_command, input_content
 from refold.sessions.outcome import Cancelled, Failed, RunResult
 from refold.sessions.sent_input import SentInput
 
@@ -38,7 +38,8 @@ class ChildAccess(SessionAccess):
     """Takes the input of a call to its child session."""
 
     def __init__(self, context: RuntimeContext, agent: AgentId, calling: CallingTool, deps: object) -> None:
-        super().__init__(context, child_session(calling.session, calling.call), deps=deps)
+        described = describe_command(calling.context.user, calling.context.metadata)
+        super().__init__(context, child_session(calling.session, calling.call), deps=deps, described=described)
         self._agent = agent
         self._calling = calling
 
@@ -54,6 +55,7 @@ class ChildAccess(SessionAccess):
             vital=True,
             cause=(calling.started, calling.correlation),
             agent=self._agent,
+            describes=self.described,
             ancestors=(calling.session, *calling.ancestors),
             deps=self._deps,
         )

@@ -206,6 +206,9 @@ def _other_words(event: Event) -> str:
             return f"{session} with {agent}" + (
                 f", whose graph has {entities} entities" if entities is not None else ""
             )
+        case ev.SessionDescribed(user=user, metadata=metadata):
+            said = [f"user {user}"] if user is not None else ["no user"]
+            return ", ".join([*said, *(f"{key}={value}" for key, value in metadata.items())])
         case ev.AgentConfigured(configuration=configuration):
             tools = ", ".join(policy.name for policy in configuration.tools) or "no tools"
             return f"{configuration.agent}: {configuration.model}; {tools}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from refold.memory.items import NewEpisode as NewEpisode
     from refold.memory.items import Recalled as Recalled
     from refold.memory.items import SimilarEntry as SimilarEntry
+    from refold.memory.scoped import Scope as Scope
     from refold.memory.semantic import SemanticStore as SemanticStore
     from refold.memory.working import WorkingMemory as WorkingMemory
 else:
@@ -41,6 +42,7 @@ else:
             "refold.memory.graph": "GraphStore",
             "refold.memory.graph_facts": "GraphFacts GraphPath Subgraph",
             "refold.memory.items": "KnownEntry NewEntry NewEpisode Recalled SimilarEntry",
+            "refold.memory.scoped": "Scope",
             "refold.memory.semantic": "SemanticStore",
             "refold.memory.working": "WorkingMemory",
         },

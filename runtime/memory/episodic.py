@@ -35,7 +35,7 @@ from refold.events.kinds.indexing import TextColumn
 from refold.events.kinds.memory_policies import DecayPolicy, RecallPolicy
 from refold.events.model.cooperative import Cooperative, listed
 from refold.memory.items import NewEpisode, Recalled, commands_of, given_text
-from refold.memory.stream_object import StreamObject
+from refold.memory.scoped import Scope, ScopedObject
 from refold.memory.worker import loaded
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ RECALL_LIMIT: Final = 5
 """So many episodes are recalled unless the caller says otherwise."""
 
 
-class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
+class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
     """An episodic memory: `memory.add_episode("agent", "Anna prefers tea", importance=0.8)`.
 
     Methods that give an `ActorFuture` may be awaited on the loop, waited for by `.get()` in other threads, or left
@@ -60,11 +60,15 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         name: of the memory; its stream is `memory/<name>`.
         decay: how importance falls with age.
         recall: what comes first among episodes that match equally well.
-        capacity: most episodes of each agent, >= 1; the least important go, of several the oldest. None = no bound.
+        capacity: most episodes of each agent in each part, >= 1; the least important go, of several the oldest. None =
+            no bound.
+        scope: whose episodes a session sees and adds to: those of its `user`, or its own where it has none (default);
+            its own (`session`); those of all (`agent`); or those of the scope that a function names.
+        unmatched: where no episode shares a word with the input, let those of the highest score enter a request.
         clock: tells the time before a runtime has the memory; None = the machine's.
 
     Raises:
-        ConfigError: the name, a policy or the capacity cannot be one.
+        ConfigError: the name, a policy, the capacity or the scope cannot be one.
     """
 
     kind = MEMORY_KIND
@@ -77,9 +81,12 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         decay: DecayPolicy | None = None,
         recall: RecallPolicy | None = None,
         capacity: int | None = None,
+        scope: Scope = "user",
+        unmatched: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(name, clock)
+        super().__init__(name, scope, clock)
+        self.unmatched = unmatched
         self.decay = decay if decay is not None else DecayPolicy.none()
         self.recall_policy = recall if recall is not None else RecallPolicy.importance()
         self.capacity = checked_capacity(capacity) if capacity is not None else None
@@ -87,6 +94,12 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
             if not isinstance(policy, kind):
                 raise ConfigError(f"{self!r} needs a {kind.__name__}, not {policy!r:.80}")
         self._index: EpisodicIndex | None = None
+
+    def settings(self) -> Sequence[EpisodicCommand]:
+        return (ChangeCapacity(capacity=self.capacity),)
+
+    def held(self, state: Episodes) -> int:
+        return len(state.episodes)
 
     def opening(self, state: Episodes) -> Sequence[EpisodicCommand]:
         """Return the change of capacity that makes the log's memory this one."""

@@ -49,7 +49,7 @@ from refold.events.kinds.graph import (
     shown,
 )
 from refold.memory.graph_facts import GraphCopy, GraphFacts, GraphPath, Subgraph, facts_of
-from refold.memory.stream_object import StreamObject
+from refold.memory.scoped import Scope, ScopedObject
 
 if TYPE_CHECKING:
     from refold.actors.kernel.ref import ActorRef
@@ -66,7 +66,7 @@ _entities_decoder: Final = msgspec.msgpack.Decoder(tuple[Entity, ...])
 _subgraph_decoder: Final = msgspec.msgpack.Decoder(Subgraph)
 
 
-class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
+class GraphStore(ScopedObject[GraphState, GraphCommand, GraphEvent]):
     """Entities, and typed, weighted, directed relationships between them.
 
     Every method returns an `ActorFuture`: await it on the loop, call its `get()` elsewhere, or leave it. What is
@@ -74,6 +74,7 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
 
     Args:
         name: of the graph; its stream is `"graph/<name>"`.
+        scope: whose graph a session's tools see; see `EpisodicStore`.
         clock: tells the time before a runtime has the graph; None = the machine's.
 
     Raises:
@@ -83,10 +84,13 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
     kind: ClassVar[str] = GRAPH_KIND
     core: ClassVar[CheckedCore[GraphState, GraphCommand, GraphEvent]] = GRAPH_CORE
 
-    def __init__(self, name: str = "main", clock: Clock | None = None) -> None:
-        super().__init__(name, clock)
+    def __init__(self, name: str = "main", clock: Clock | None = None, *, scope: Scope = "user") -> None:
+        super().__init__(name, scope, clock)
         self._known: tuple[ActorRef | None, int, Mathematics] | None = None
         """Whose state the last question was about, its version, and what networkx made of it."""
+
+    def held(self, state: GraphState) -> int:
+        return _entity_count(state)
 
     # Changes
 
@@ -370,6 +374,9 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
             return compute(mathematics)
 
         return self.read(question).map_in_thread(answer)
+
+    def _forget_derived(self) -> None:
+        self._known = None
 
 
 def _added(item: object, key: str | None) -> GraphCommand:

@@ -38,7 +38,7 @@ from refold.events.model.cooperative import Cooperative, listed
 from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
 from refold.memory.episodic import PREPARED_FROM, checked_limit, checked_threshold
 from refold.memory.items import KnownEntry, NewEntry, SimilarEntry, commands_of, given_text
-from refold.memory.stream_object import StreamObject
+from refold.memory.scoped import Scope, ScopedObject
 from refold.memory.worker import loaded
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ SIMILAR_LIMIT: Final = 5
 """So many similar entries are returned unless the caller says otherwise."""
 
 
-class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
+class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
     """A semantic memory: `facts.put("capital of Portugal", "Lisbon", tags=["geography"])`.
 
     Methods that give an `ActorFuture` may be awaited on the loop, waited for by `.get()` in other threads, or left
@@ -60,6 +60,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         embed: gives the embedding of a text, at once or as an awaitable; None = embeddings are given by the caller. On
             the loop a plain function runs in a thread.
         dimension: how many numbers each embedding has, >= 1; None = as many as the first one.
+        scope: whose facts a session's tools see; see `EpisodicStore`.
         clock: tells the time before a runtime has the memory; None = the machine's.
 
     Raises:
@@ -75,9 +76,10 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         *,
         embed: Embed | None = None,
         dimension: int | None = None,
+        scope: Scope = "user",
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(name, clock)
+        super().__init__(name, scope, clock)
         whole = isinstance(dimension, int) and not isinstance(dimension, bool)
         if dimension is not None and not (whole and dimension >= 1):
             raise ConfigError(f"the dimension of embeddings must be a whole number of at least 1, not {dimension!r}")
@@ -90,6 +92,12 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def embeds(self) -> bool:
         """Whether the store makes embeddings itself."""
         return self._embedder is not None
+
+    def settings(self) -> Sequence[SemanticCommand]:
+        return (ChangeDimension(dimension=self.dimension),)
+
+    def held(self, state: Knowledge) -> int:
+        return len(state.entries)
 
     def opening(self, state: Knowledge) -> Sequence[SemanticCommand]:
         """Return the change of dimension that makes the log's memory this one."""

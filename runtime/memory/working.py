@@ -24,20 +24,21 @@ from refold.events.kinds.working_memory import (
 )
 from refold.memory.episodic import checked_capacity
 from refold.memory.items import given_text
-from refold.memory.stream_object import StreamObject
+from refold.memory.scoped import Scope, ScopedObject
 
 HEADING = "Working memory:"
 
 
-class WorkingMemory(StreamObject[Items, WorkingCommand, WorkingEvent]):
+class WorkingMemory(ScopedObject[Items, WorkingCommand, WorkingEvent]):
     """A working memory: `working.set("city", "Lisbon")`.
 
     There is room for `capacity` keys; beyond it the key goes that was used longest ago: set, or looked at with `get`.
     A look at any but the newest key is recorded, and nobody waits for that; `items` and a prompt use all keys alike.
 
     Args:
-        capacity: most keys, >= 1.
+        capacity: most keys of each part, >= 1.
         name: of the memory; its stream is `working/<name>`.
+        scope: whose texts stand in a session's prompts; see `EpisodicStore`.
         clock: tells the time before a runtime has the memory; None = the machine's.
 
     Raises:
@@ -47,9 +48,15 @@ class WorkingMemory(StreamObject[Items, WorkingCommand, WorkingEvent]):
     kind = WORKING_KIND
     core = WORKING_CORE
 
-    def __init__(self, capacity: int, name: str = "main", *, clock: Clock | None = None) -> None:
-        super().__init__(name, clock)
+    def __init__(self, capacity: int, name: str = "main", *, scope: Scope = "user", clock: Clock | None = None) -> None:
+        super().__init__(name, scope, clock)
         self.capacity = checked_capacity(capacity)
+
+    def settings(self) -> Sequence[WorkingCommand]:
+        return (ChangeRoom(capacity=self.capacity),)
+
+    def held(self, state: Items) -> int:
+        return len(state.items)
 
     def opening(self, state: Items) -> Sequence[WorkingCommand]:
         """Return the change of room that makes the log's memory this one."""

@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from refold.actors.agent.compaction import Summarising
-from refold.actors.agent.subsession import parent_in
+from refold.actors.agent.subsession import ancestors_of
 from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.recall import Remembered
 from refold.actors.calls.request import WantedRequest, context_of, sent_digest
-from refold.actors.calls.tool_context import running_context
+from refold.actors.calls.tool_context import running_context, session_context
 from refold.agents.agent import AnyAgent, with_subagents
 from refold.agents.opened_deps import is_opened_first
 from refold.events.core.content import (
@@ -152,7 +152,7 @@ class AgentReplay:
         self._configured: dict[int, AgentConfiguration] = {}
         self._places: list[tuple[int, int]] = [(0, 0)]
         """Position and time of each version."""
-        self._is_child = False
+        self._ancestors: tuple[SessionId, ...] = ()
         self._found: set[What] = set()
         self._failed: list[Divergence] = []
         """Where today's code raises in this batch, and did not when it was recorded."""
@@ -168,7 +168,7 @@ class AgentReplay:
         events = SESSION_CODEC.decode_all(batch)
         stimulus = events[0]
         if isinstance(stimulus, ev.SessionOpened):
-            self._is_child = parent_in(batch[0]) is not None
+            self._ancestors = await ancestors_of(self._store, self._session, batch[0])
         self._failed = []
         found = await self._user_code(batch, stimulus)
         found += self._failed
@@ -281,7 +281,7 @@ class AgentReplay:
         return self._compared(what, batch, mismatch(recorded, now, what))
 
     async def _input(self, batch: Sequence[StoredEvent], event: ev.InputQueued | ev.TimerSet) -> list[Divergence]:
-        if self._is_child:
+        if self._ancestors:
             return []  # A call's task, which goes through no middleware.
         current = self._current
         now = await self._done_again("input", batch, lambda: input_now(event, current, self._session, self._store))
@@ -325,7 +325,7 @@ class AgentReplay:
         configuration = configured_for(configuration, options)
         plain = plain_request(configuration, prompt, tools, messages, reference.offered)
         wanted = WantedRequest(
-            session=self._session,
+            context=session_context(self._session, self._ancestors, state),
             run=run,
             turn=turn,
             asked=state.run.asked,
@@ -357,12 +357,13 @@ class AgentReplay:
             require_remembering(self._recalling)
             if any(note.startswith(MEMORY_FAILED) for note in pair.prepared.notes):
                 raise NotComparable("a memory could not be asked when it was recorded")
-            if not await self._recalling.go(position, at) and position != asked[0]:
+            context = pair.wanted.context
+            if not await self._recalling.go(position, at, context) and position != asked[0]:
                 return None
             query = pair.wanted.source[pair.wanted.latest_input]
             whole = (await self._conversation.upto(pair.wanted.source, pair.wanted.length))[0]
             now = await self._recalling.remembered(
-                self._current.configuration, whole[pair.wanted.latest_input].text if query.content else ""
+                self._current.configuration, whole[pair.wanted.latest_input].text if query.content else "", context
             )
             if now.notes:
                 raise NotComparable(now.notes[0])

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from refold.actors.calls.middleware import CallRefused, HookContext, Hooks
-from refold.actors.calls.recall import Recalling, Remembered
+from refold.actors.calls.recall import Recalling, Remembered, seen_in
 from refold.actors.calls.request import RequestMaker
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, CallFailed, WithLimit, failure, result_content
-from refold.actors.calls.tool_context import ToolContext
+from refold.actors.calls.tool_context import SessionContext, ToolContext
 from refold.actors.calls.validation import checked_response
 from refold.actors.calls.verdicts import AnswerRules
 from refold.actors.cancellation import CancellationToken
@@ -99,7 +99,8 @@ class PastRecalling(Recalling):
         super().__init__(None, None)
         self._store = store
         self._agent = agent
-        self._then: list[StreamObject[Any, Any, Any]] | None = None
+        self._then: dict[str, StreamObject[Any, Any, Any]] = {}
+        """The parts of its memories that were asked last, by the field of the agent."""
 
     @property
     def not_of_the_log(self) -> str | None:
@@ -110,23 +111,28 @@ class PastRecalling(Recalling):
                 return f"the agent's {field} is not one of the log, so that it cannot be asked what it held then"
         return None
 
-    async def go(self, position: int, at: int) -> bool:
-        """Go to a place; return whether anything is another since the last one.
+    async def go(self, position: int, at: int, context: SessionContext) -> bool:
+        """Go to a place; return whether anything that the session sees is another since the last one.
 
         Args:
             position: of the last event that is to be known, whichever stream's it is.
             at: the time of the place, in microseconds since the epoch, UTC.
+            context: of the session.
         """
-        if self._then is not None:
-            return any([await then.move_on(self._store, position, at) for then in self._then])
-        self._then = []
-        if isinstance(memory := self._agent.memory, StreamObject):
-            self._memory = past = await memory.at(self._store, position=position)
-            self._then.append(past)
-        if isinstance(working := self._agent.working_memory, StreamObject):
-            self._working_memory = past_text = await working.at(self._store, position=position)
-            self._then.append(past_text)
-        return True
+        changed = False
+        for field in ("memory", "working_memory"):
+            given = getattr(self._agent, field)
+            if not isinstance(given, StreamObject):
+                continue
+            seen = seen_in(given, context)
+            then = self._then.get(field)
+            if then is not None and then.stream == seen.stream:
+                changed = await then.move_on(self._store, position, at) or changed
+            else:
+                self._then[field] = await seen.at(self._store, position=position)
+                setattr(self, f"_{field}", self._then[field])
+                changed = True
+        return changed
 
 
 class GivenRecalling(Recalling):
@@ -136,7 +142,7 @@ class GivenRecalling(Recalling):
         super().__init__(None, None)
         self.recorded = Remembered()
 
-    async def remembered(self, configuration: AgentConfiguration, query: str) -> Remembered:
+    async def remembered(self, configuration: AgentConfiguration, query: str, context: SessionContext) -> Remembered:
         """Return what was recorded."""
         return self.recorded
 

@@ -5,13 +5,13 @@ and ids. The rule: what reaches the actor is checked and clean, and has passed t
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 
-from refold.actors.agent.deps import EnvelopeWithDeps
+from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.calls.middleware import HookContext, Hooks, UserBlocks
 from refold.actors.calls.validation import checked_block, checked_messages
 from refold.actors.cooperative import in_turns
@@ -30,7 +30,7 @@ from refold.events.core.content import (
     UserContent,
 )
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import PayloadHash, RunId, SessionId, stream_name
+from refold.events.core.ids import PayloadHash, RunId, SessionId, checked_identifier, stream_name
 from refold.events.model.configuration import AgentConfig, RunOptions
 from refold.events.model.payloads import restored, spill, spill_in_steps, without_secrets
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
@@ -38,6 +38,7 @@ from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
     DecideApproval,
+    DescribeSession,
     ImportHistory,
     ResumeRun,
     SendInput,
@@ -193,6 +194,33 @@ def checked_flag(value: bool, what: str) -> bool:
     return value
 
 
+def describe_command(user: str | None, metadata: Mapping[str, str | None] | None) -> DescribeSession | None:
+    """Return the command that says whose a session is; None where nothing is said.
+
+    Raises:
+        ConfigError: the user cannot be one, or the metadata is no mapping of texts to texts or None.
+    """
+    if user is not None:
+        checked_identifier(user, "user")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise ConfigError(f"metadata is a mapping of texts to texts, not {metadata!r:.80}")
+    checked: dict[str, str | None] = {}
+    for key, value in (metadata or {}).items():
+        if not (isinstance(key, str) and key and (value is None or isinstance(value, str))):
+            raise ConfigError(f"metadata maps texts to texts, or to None to drop one, not {key!r:.60} to {value!r:.60}")
+        checked[clean_text(key)] = clean_text(value) if value is not None else None
+    return DescribeSession(user=user, metadata=checked) if user is not None or checked else None
+
+
+def require_unredacted(described: DescribeSession | None, redaction: Redaction) -> None:
+    """Raise ConfigError where what is said of a session must not be recorded: other users would look the same."""
+    if described is not None and redaction and redaction.command(described) != described:
+        raise ConfigError(
+            "the user or the metadata of a session holds what the agent's `redact` names, and would not be recorded as "
+            "given; name users by an id that is no secret"
+        )
+
+
 async def hooked_input(
     hooks: Hooks,
     where: HookContext,
@@ -234,12 +262,15 @@ class SessionAccess:
         session: SessionId,
         output_type: type[object] | None = None,
         deps: object = None,
+        described: DescribeSession | None = None,
     ) -> None:
         self.context = context
         self._deps = deps
         self.output_type = output_type
         """What the answers of its agent are; None = text."""
         self.session = session
+        self.described = described
+        """What its user says of the session; None = nothing."""
         self.stream = stream_name(SESSION_KIND, session)
 
     def depending_on(self, deps: object) -> "SessionAccess":
@@ -281,10 +312,10 @@ class SessionAccess:
                 where, redaction = HookContext(session=self.session, deps=deps), self.context.journal.redaction
                 command, payloads = await hooked_input(hooks, where, command, payloads or {}, redaction)
                 self.context.require_open()
+        require_unredacted(self.described, self.context.journal.redaction)
+        require_unredacted(command if isinstance(command, DescribeSession) else None, self.context.journal.redaction)
         vital = isinstance(command, ABOUT_ACCEPTED_WORK)
-        envelope = Envelope(command, payloads or {}, vital=vital)
-        if self._deps is not None:
-            envelope = EnvelopeWithDeps(command, payloads or {}, vital=vital, deps=self._deps)
+        envelope = SessionEnvelope(command, payloads or {}, vital=vital, deps=self._deps, describes=self.described)
         performed = await self._ref.ask(envelope, block=False)
         assert isinstance(performed, Performed)
         return performed

@@ -29,22 +29,33 @@ from refold.stores.event_store import EventStore
 
 
 class SessionMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What was so when a session began."""
+    """Whose a session is, what the application says of it, and what was so when it began."""
 
     session: SessionId
     agent: AgentId
     opened_at: int
     """Microseconds since the epoch, UTC."""
     graph_entities: int | None
-    """How many entities the agent's graph had; None = it had no graph, or that was not known."""
+    """How many entities it saw of the agent's graph; None = there was no graph, or that was not known."""
+    user: str | None = None
+    """None = no user was named."""
+    metadata: dict[str, str] = {}
+    """As it is now."""
 
 
-def metadata_in(first: RecordedEvent[SessionEvent]) -> SessionMetadata | None:
+def metadata_in(
+    first: RecordedEvent[SessionEvent], user: str | None, metadata: dict[str, str]
+) -> SessionMetadata | None:
     event = first.event
     if not isinstance(event, SessionOpened):
         return None
     return SessionMetadata(
-        session=event.session, agent=event.agent, opened_at=first.time, graph_entities=event.graph_entities
+        session=event.session,
+        agent=event.agent,
+        opened_at=first.time,
+        graph_entities=event.graph_entities,
+        user=user,
+        metadata=metadata,
     )
 
 

@@ -5,7 +5,7 @@ A `Session` is a light handle on an address: make as many as you like. What is k
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Unpack
 
@@ -25,6 +25,7 @@ from refold.events.session.commands import (
     CancelRun,
     ClearHistory,
     DecideApproval,
+    DescribeSession,
     ResumeRun,
     SendInput,
 )
@@ -44,6 +45,7 @@ from refold.sessions.access import (
     checked_key,
     checked_name,
     checked_time,
+    describe_command,
     import_command,
     input_blocks,
     run_options,
@@ -71,10 +73,11 @@ class Session(Generic[Out_co]):
         session: SessionId,
         output_type: type[Out_co] | None = None,
         deps: object = None,
+        described: DescribeSession | None = None,
     ) -> None:
         self.id = session
         self._context = context
-        self._access = SessionAccess(context, session, output_type, deps)
+        self._access = SessionAccess(context, session, output_type, deps, described)
 
     async def send(
         self,
@@ -472,13 +475,31 @@ class Session(Generic[Out_co]):
         return await self._access.read(lambda state: Spent(usage=state.usage, cost=state.cost))
 
     async def metadata(self) -> SessionMetadata | None:
-        """Return what was noted when the session began; None = nothing of it is in the log yet.
+        """Return whose the session is, and what is said of it and was noted when it began; None = it has not begun.
 
         Raises:
             PersistenceError: the log cannot be read.
         """
         first = await self._context.recorded_after(self.id, 0, 1)
-        return metadata_in(first[0]) if first else None
+        whose = await self._access.read(lambda state: (state.user, dict(state.metadata))) if first else (None, {})
+        return metadata_in(first[0], *whose) if first else None
+
+    async def describe(self, *, user: str | None = None, metadata: Mapping[str, str | None] | None = None) -> None:
+        """Say whose the session is, and what the application has to say of it; return when that is durable.
+
+        A session that has not begun begins by this.
+
+        Args:
+            user: whose it is, if it has no user yet; None = nothing is said of that.
+            metadata: what is another from now on, at most 16 KiB of texts by text altogether; None drops a key.
+
+        Raises:
+            ConfigError: an argument cannot be one.
+            CommandRejected: the session is another user's, or its metadata has too many bytes.
+            PersistenceError: it could not be recorded.
+        """
+        if (command := describe_command(user, metadata)) is not None:
+            await self._access.ask(command)
 
     async def steps(self) -> tuple[Step, ...]:
         """Return what the agent thought, did and saw, step by step, oldest first; see `refold.events.views.steps`.

@@ -49,7 +49,7 @@ class Hanging(refold.Middleware):
 
 def remembering() -> dict[str, Any]:
     """Return memories that have something to say; filled again from the log they say no more."""
-    memory, working = refold.EpisodicStore(), refold.WorkingMemory(2)
+    memory, working = refold.EpisodicStore(scope="agent"), refold.WorkingMemory(2, scope="agent")
     memory.add_episode("agent", "Tea in Lisbon is green", importance=0.9)
     working.set("city", "Lisbon")
     return {"memory": memory, "working_memory": working}

@@ -78,8 +78,8 @@ async def test_a_request_in_flight_is_appended_after_its_call_has_begun_and_cost
 
 async def test_an_input_one_tool_and_a_final_answer_are_four_appends_with_everything_switched_on() -> None:
     memory, facts = (
-        refold.EpisodicStore(decay=refold.DecayPolicy.exponential(half_life_hours=24)),
-        refold.SemanticStore(),
+        refold.EpisodicStore(decay=refold.DecayPolicy.exponential(half_life_hours=24), scope="agent"),
+        refold.SemanticStore(scope="agent"),
     )
     memory.add_episode("agent", "Anna lives in Lisbon", importance=0.9)
     store = CountingStore()
@@ -90,8 +90,8 @@ async def test_an_input_one_tool_and_a_final_answer_are_four_appends_with_everyt
         tools=[weather, *refold.memory_tools(episodic=memory, semantic=facts)],
         memory=memory,
         semantic=facts,
-        working_memory=refold.WorkingMemory(8),
-        graph=refold.GraphStore(),
+        working_memory=refold.WorkingMemory(8, scope="agent"),
+        graph=refold.GraphStore(scope="agent"),
         middleware=[Watching()],
         context=refold.TokenWindow(10_000),
         skills=[refold.Skill.parse(SKILL)],

@@ -119,7 +119,7 @@ def only_look(call: ProposedCall) -> Allow | Deny | Ask:
 
 
 def memories() -> tuple[EpisodicStore, WorkingMemory]:
-    memory, working = EpisodicStore(), WorkingMemory(3)
+    memory, working = EpisodicStore(scope="agent"), WorkingMemory(3, scope="agent")
     for content in ("tea is green", "tea is hot", "payments need a receipt"):
         memory.add_episode("boss", content, importance=0.5)
     working.set("city", "Lisbon")
@@ -142,8 +142,8 @@ def office(**changed: Any) -> Agent:
         "keep_originals": True,
         "policy": only_look,
         "context": Summarising(500),
-        "memory": EpisodicStore(),
-        "working_memory": WorkingMemory(3),
+        "memory": EpisodicStore(scope="agent"),
+        "working_memory": WorkingMemory(3, scope="agent"),
     }
     return Agent(
         name="boss",

@@ -17,7 +17,7 @@ from tests.conformance.sessions import CONFIG, assert_sound, crash, runtime_of
 
 
 def remembering(*contents: str, agent: str = "agent", name: str = "main") -> EpisodicStore:
-    memory = EpisodicStore(name)
+    memory = EpisodicStore(name, scope="agent")
     for content in contents:
         memory.add_episode(agent, content)
     return memory
@@ -56,7 +56,7 @@ async def test_recalls_that_a_crash_lost_are_counted_once_by_the_next_runtime(lo
     await (await runtime.session("bob")).send("Is the office closed?")
     await crash(runtime, store)
     for _ in range(2):
-        memory = EpisodicStore()
+        memory = EpisodicStore(scope="agent")
         runtime = await runtime_of(store, say("Tea."), memory=memory, close_grace_s=0).open()
         await once_noted(log, 1)
         assert await recalls_of(memory) == {"Anna prefers tea.": 2, "The office is closed.": 1}
@@ -72,10 +72,10 @@ async def test_a_runtime_that_dies_while_it_catches_up_leaves_the_rest_to_the_ne
     await (await runtime.session("alice")).send("Anna?")
     await crash(runtime, store)
     memory_off(store)
-    async with runtime_of(store, memory=EpisodicStore("another"), close_grace_s=0):
+    async with runtime_of(store, memory=EpisodicStore("another", scope="agent"), close_grace_s=0):
         pass  # It closes in order, and has noted nothing.
     store.mend()
-    again = EpisodicStore()
+    again = EpisodicStore(scope="agent")
     async with runtime_of(store, memory=again):
         await once_noted(memory, 1)
         assert await recalls_of(again) == {"Anna prefers tea.": 1}
@@ -89,7 +89,7 @@ async def test_a_runtime_without_a_memory_leaves_it_to_the_next(memory: InMemory
     await crash(runtime, store)
     async with runtime_of(store, say("2")) as runtime:
         await (await runtime.session("alice")).send("And now?")
-    again = EpisodicStore()
+    again = EpisodicStore(scope="agent")
     async with runtime_of(store, memory=again):
         await once_noted(memory, 1)
         assert await recalls_of(again) == {"Anna prefers tea.": 1}
@@ -154,7 +154,7 @@ async def test_a_process_that_is_killed_at_the_worst_moment_loses_no_recall(tmp_
             subprocess.run, [sys.executable, "-P", "-c", KILLED, str(path)], env={"DIES": "1"}, timeout=60
         )
         assert done.returncode == -signal.SIGKILL
-    memory = EpisodicStore()
+    memory = EpisodicStore(scope="agent")
     async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), memory=memory, log=path, inbox_poll_s=0) as runtime:
         await once_noted(runtime.store, 1)
         answers = [item for item in await runtime.store.read_stream("session/alice") if b"model_responded" in item.data]

@@ -15,7 +15,7 @@ async def look() -> str:
 async def test_episodes_and_the_working_memory_enter_the_prompt_and_each_recall_counts_once_a_run(
     log: EventStore,
 ) -> None:
-    memory, working = EpisodicStore(), WorkingMemory(4)
+    memory, working = EpisodicStore(scope="agent"), WorkingMemory(4, scope="agent")
     known = memory.add_episode("agent", "Anna prefers tea.").get()
     memory.add_episode("agent", "The office is closed.")
     memory.add_episode("other", "Anna prefers coffee.")
@@ -40,7 +40,9 @@ async def test_episodes_and_the_working_memory_enter_the_prompt_and_each_recall_
         for answered in await events_of(session, ModelResponded):
             assert answered.request.recalled == (known,)
         await assert_rebuilt(log, "s", requests)
-    async with AgentRuntime(config, provider=ScriptedProvider([]), log=log, memory=EpisodicStore()) as runtime:
+    async with AgentRuntime(
+        config, provider=ScriptedProvider([]), log=log, memory=EpisodicStore(scope="agent")
+    ) as runtime:
         assert isinstance(runtime.agent.memory, EpisodicStore)
         (found,) = await runtime.agent.memory.look("agent", "anna", 1)
         assert found.recalls == 2

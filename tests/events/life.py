@@ -75,6 +75,7 @@ WEIGHTS: dict[str, int] = {
     "RecordCallWaiting": 1,
     "OpenSession": 1,
     "Configure": 1,
+    "DescribeSession": 1,
 }
 """How often each kind of command is tried, where there is one."""
 

@@ -18,6 +18,9 @@ RUN = RunId("run_3")
 COMMANDS: dict[str, commands.SessionCommand] = {
     "open": commands.OpenSession(session=SessionId("alice"), agent=AgentId("agent")),
     "configure": commands.Configure(configuration=configuration()),
+    "describe": commands.DescribeSession(user="anna", metadata={"plan": "pro"}),
+    "describe nothing": commands.DescribeSession(metadata={"plan": None}),
+    "describe at length": commands.DescribeSession(metadata={"plan": "é" * 8_200}),
     "send": commands.SendInput(content=(say("Hello"),)),
     "send nothing": commands.SendInput(content=(say(" "),)),
     "import": commands.ImportHistory(messages=(Message("user", (say("Hi"),)),)),
@@ -72,6 +75,9 @@ OUTCOMES = {
     # In each situation, in their order: - refused, = known, + recorded as the first event named, * as the second one.
     "open": ("+===========", "SessionOpened"),
     "configure": ("-+====+=+=+=", "AgentConfigured"),
+    "describe": ("-+++++++++++", "SessionDescribed"),
+    "describe nothing": ("-===========",),
+    "describe at length": ("------------",),
     "send": ("--++++++++++", "InputQueued"),
     "send nothing": ("------------",),
     "import": ("-++----+---+", "HistoryImported"),

@@ -115,11 +115,15 @@ class Stores:
 
     def __init__(self) -> None:
         self.memory = EpisodicStore(
-            decay=DecayPolicy.exponential(half_life_hours=24), recall=RecallPolicy.hybrid(), capacity=4
+            decay=DecayPolicy.exponential(half_life_hours=24),
+            recall=RecallPolicy.hybrid(),
+            capacity=4,
+            scope="agent",
+            unmatched=True,
         )
-        self.working = WorkingMemory(2)
-        self.graph = GraphStore()
-        self.knowledge = SemanticStore(dimension=3)
+        self.working = WorkingMemory(2, scope="agent")
+        self.graph = GraphStore(scope="agent")
+        self.knowledge = SemanticStore(dimension=3, scope="agent")
         self.breaker = CircuitBreaker("weather", threshold=2, recovery_s=30)
         self.dedup = Deduplicator("payments", ttl_s=3_600)
 
@@ -282,9 +286,9 @@ async def started_calls(session: refold.Session, count: int) -> None:
 async def second_life(log: Path, clock: ManualClock, snapshot_every: int | None) -> None:
     """Change the settings of the stores, and go on."""
     stores = Stores()
-    stores.memory = EpisodicStore(capacity=2)
-    stores.working = WorkingMemory(3)
-    stores.knowledge = SemanticStore()
+    stores.memory = EpisodicStore(capacity=2, scope="agent", unmatched=True)
+    stores.working = WorkingMemory(3, scope="agent")
+    stores.knowledge = SemanticStore(scope="agent")
     stores.breaker = CircuitBreaker("weather", threshold=1, recovery_s=5)
     options = RuntimeOptions(log=log, clock=clock, snapshot_every=snapshot_every)
     async with refold.AgentRuntime(boss(stores, [spent("Hello.", 1, 1, 0)], []), **options) as runtime:

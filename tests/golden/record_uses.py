@@ -14,13 +14,13 @@ def keeper(working: WorkingMemory | None = None) -> Agent:
         name="keeper",
         config=AgentConfig(model="m"),
         provider=ScriptedProvider([say("Lisbon."), say("Ten.")]),
-        working_memory=working or WorkingMemory(2),
+        working_memory=working or WorkingMemory(2, scope="agent"),
     )
 
 
 async def record(log: Path) -> None:
     """Write the log."""
-    working = WorkingMemory(2)
+    working = WorkingMemory(2, scope="agent")
     async with AgentRuntime(keeper(working), log=log, clock=ManualClock(), inbox_poll_s=0) as runtime:
         await working.set("city", "Lisbon")
         await working.set("day", "Monday")

@@ -56,7 +56,7 @@ async def results_of(calls: list[tuple[str, dict[str, Any]]], **stores: Any) -> 
 
 
 async def test_what_a_model_remembers_it_recalls() -> None:
-    memory = refold.EpisodicStore()
+    memory = refold.EpisodicStore(scope="agent")
     remembered, recalled, nothing, state = await results_of(
         [
             ("remember", {"content": "Anna prefers tea", "importance": 0.8, "tags": ["drink", ""]}),
@@ -72,7 +72,7 @@ async def test_what_a_model_remembers_it_recalls() -> None:
 
 
 async def test_with_both_stores_the_key_decides() -> None:
-    memory, facts = refold.EpisodicStore(), refold.SemanticStore()
+    memory, facts = refold.EpisodicStore(scope="agent"), refold.SemanticStore(scope="agent")
     told = await results_of(
         [
             ("remember", {"content": "Lisbon", "key": "capital of Portugal"}),
@@ -91,7 +91,7 @@ async def test_with_both_stores_the_key_decides() -> None:
 
 
 async def test_a_store_of_facts_finds_them_by_likeness_where_it_can() -> None:
-    facts = refold.SemanticStore(embed=lambda text: [float(len(text)), 1.0])
+    facts = refold.SemanticStore(embed=lambda text: [float(len(text)), 1.0], scope="agent")
     told = await results_of(
         [
             ("remember", {"key": "a", "content": "aaaa"}),
@@ -119,7 +119,7 @@ async def test_relating_adds_what_is_not_there() -> None:
 
 
 async def test_a_graph_on_the_log_is_related_in() -> None:
-    graph = refold.GraphStore()
+    graph = refold.GraphStore(scope="agent")
     arguments = {"source": "anna", "relationship": "lives in", "target": "lisbon"}
     told = await results_of([("relate", arguments), ("relate", {**arguments, "weight": 3})], graph=graph)
     assert told[:2] == ["Remembered: anna lives in lisbon."] * 2
@@ -130,13 +130,13 @@ async def test_a_graph_on_the_log_is_related_in() -> None:
     "arguments", [{"content": "x", "importance": 1.5}, {"content": ""}, {"content": "x", "importance": "NaN"}, {}]
 )
 async def test_what_cannot_be_remembered_is_told_to_the_model(arguments: dict[str, Any]) -> None:
-    told, state = await results_of([("remember", arguments)], episodic=refold.EpisodicStore())
+    told, state = await results_of([("remember", arguments)], episodic=refold.EpisodicStore(scope="agent"))
     assert "were refused" in told
     assert state.episodes == {}
 
 
 async def test_what_the_store_refuses_is_told_to_the_model() -> None:
-    facts = refold.SemanticStore(embed=lambda text: [0.0])
+    facts = refold.SemanticStore(embed=lambda text: [0.0], scope="agent")
     told, state = await results_of([("remember", {"key": "k", "content": "v"})], semantic=facts)
     assert "the embedding of 'k' is zero in every place" in told
     assert state.entries == {}
@@ -145,7 +145,7 @@ async def test_what_the_store_refuses_is_told_to_the_model() -> None:
 def test_without_a_store_there_are_no_tools() -> None:
     with pytest.raises(refold.ConfigError, match="memory_tools needs a store"):
         refold.memory_tools()
-    tools = refold.memory_tools(episodic=refold.EpisodicStore(), graph=Relations())
+    tools = refold.memory_tools(episodic=refold.EpisodicStore(scope="agent"), graph=Relations())
     assert [(tool.name, tool.spec.effect) for tool in tools] == [
         ("remember", "idempotent"),
         ("recall", "idempotent"),
@@ -174,7 +174,7 @@ class DiesBeforeTheResult:
         return await self.store.append(batches, payloads)
 
 async def main():
-    memory = EpisodicStore()
+    memory = EpisodicStore(scope="agent")
     provider = ScriptedProvider([use("remember", {"content": "Anna prefers tea"}), say("Done.")])
     async with await SQLiteStore.open(sys.argv[1]) as store:
         async with AgentRuntime(
@@ -191,9 +191,9 @@ async def test_a_crash_after_remembering_does_not_remember_twice(tmp_path: Path)
     log = tmp_path / "events.db"
     died = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", DIES_AFTER_REMEMBERING, str(log))
     assert await died.wait() == 9
-    before = await refold.EpisodicStore().at(log)
+    before = await refold.EpisodicStore(scope="agent").at(log)
     assert list(await before.contents("agent")) == ["Anna prefers tea"]
-    memory = refold.EpisodicStore()
+    memory = refold.EpisodicStore(scope="agent")
     async with refold.AgentRuntime(
         refold.AgentConfig(model="m"),
         provider=refold.ScriptedProvider([refold.say("Done."), refold.say("Yes.")]),

@@ -152,7 +152,7 @@ async def again(attempt: Callable[[], Any]) -> Any:
 
 async def play(log: Path, watched: Watched) -> None:
     """Use all that has tasks: inbox, approvals, sends, timers, a memory, a breaker, late tools, snapshots, metrics."""
-    memory = EpisodicStore()
+    memory = EpisodicStore(scope="agent")
     script: list[Any] = [use("pay", {"amount": 1}), say("paid"), use("look"), use("look"), *[say("hello")] * 9]
     config, provider = AgentConfig(model="m"), ScriptedProvider(script)
     agent = Agent(

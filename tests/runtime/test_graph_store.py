@@ -31,7 +31,7 @@ graphs = st.tuples(st.lists(st.sampled_from(IDS), unique=True, min_size=1), edge
 
 def stored(ids: Sequence[str], given_edges: Sequence[Edge]) -> GraphStore:
     """Return a graph of the edges between some of `ids`."""
-    graph = GraphStore()
+    graph = GraphStore(scope="agent")
     for entity in ids:
         graph.add_entity(entity)
     for source, kind, target, weight in given_edges:

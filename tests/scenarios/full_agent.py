@@ -30,12 +30,12 @@ class Careful(refold.Middleware):
 
 def full_agent(*, streaming: bool = True) -> refold.Agent[Any, Report]:
     """Return such an agent, new with all that it holds."""
-    memory = EpisodicStore()
+    memory = EpisodicStore(scope="agent")
     memory.add_episode("agent", "Anna says hello in Lisbon", importance=0.9)
-    knowledge = SemanticStore()
+    knowledge = SemanticStore(scope="agent")
     knowledge.put("Lisbon", "Lisbon is a city in Portugal.")
-    graph = GraphStore()
-    working = WorkingMemory(20)
+    graph = GraphStore(scope="agent")
+    working = WorkingMemory(20, scope="agent")
     breaker = CircuitBreaker("weather", threshold=1, recovery_s=20.0)
     once = Deduplicator("payments")
 

@@ -44,8 +44,8 @@ def test_an_agent_may_be_a_subagent_of_its_own() -> None:
 
 
 def test_memories_are_asked_without_a_thread() -> None:
-    graph = GraphStore()
-    working = WorkingMemory(5)
+    graph = GraphStore(scope="agent")
+    working = WorkingMemory(5, scope="agent")
 
     @tool(effect="pure", tier="observe")
     async def groups() -> int:

@@ -41,7 +41,7 @@ async def test_a_cause_that_names_no_event_is_an_error_that_says_so(log: Path, r
     def runtime(memory: EpisodicStore) -> AgentRuntime:
         return AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), log=log, memory=memory)
 
-    memory = EpisodicStore()
+    memory = EpisodicStore(scope="agent")
     async with runtime(memory):
         await memory.add_episode("a", "one")
     with closing(sqlite3.connect(log)) as connection, connection:
@@ -49,5 +49,5 @@ async def test_a_cause_that_names_no_event_is_an_error_that_says_so(log: Path, r
         changed = connection.execute(f"UPDATE events SET correlation = ? WHERE {added}", (reference,))
         assert changed.rowcount == 1
     with pytest.raises(LogFormatError, match="does not name an event"):
-        async with runtime(EpisodicStore()):
+        async with runtime(EpisodicStore(scope="agent")):
             pytest.fail("it opened")

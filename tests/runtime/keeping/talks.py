@@ -82,7 +82,7 @@ class Waiting:
 @asynccontextmanager
 async def talking(log: Any, *, provider: Any = None, **options: Any) -> AsyncIterator[AgentRuntime]:
     """Give a runtime with an agent that has tools, a memory and a subagent, and answers at length."""
-    memory = EpisodicStore()
+    memory = EpisodicStore(scope="agent")
     helper = Agent(name="helper", config=AgentConfig(model="m"), provider=_Helper())
     tools: list[Tool[..., Any]] = [fetch, manual, helper.as_tool(), *memory_tools(episodic=memory)]
     agent = Agent(name="boss", config=AgentConfig(model="m"), provider=provider or _Boss(), tools=tools, memory=memory)

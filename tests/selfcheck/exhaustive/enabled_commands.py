@@ -131,6 +131,10 @@ class EnabledCommands:
                 yield Move(commands.SendInput(content=_HELLO, key="send", due_at=SCHEDULED_AT[0]))
 
     def _history(self, observed: ObservedSession) -> Iterator[Move]:
+        if self._scope.describes:
+            yield Move(commands.DescribeSession(user="alice"), not observed.described)
+            if observed.described:
+                yield Move(commands.DescribeSession(user="bob"), foreign=True)
         if self._scope.clears:
             yield Move(commands.ClearHistory(), observed.has_history and observed.open_run is None)
             if "clear" in self._scope.keyed:

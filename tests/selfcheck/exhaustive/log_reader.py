@@ -147,6 +147,8 @@ class ObservedSession(msgspec.Struct, omit_defaults=True):
     version: int = 0
     inputs: int = 0
     """How many were accepted."""
+    described: bool = False
+    """It is known whose the session is."""
     imported: bool = False
     has_history: bool = False
     """There is a message that a model would be shown."""
@@ -213,6 +215,8 @@ def read(observed: ObservedSession, event: ev.SessionEvent, configuration: Agent
     """
     observed.version += 1
     match event:
+        case ev.SessionDescribed():
+            observed.described = True
         case ev.HistoryImported():
             observed.imported = observed.has_history = True
             _read_key(observed, event.key, "import", event.digest)

@@ -127,6 +127,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a call may wait for a person in another session."""
     rejects: bool = False
     """An answer may be one that cannot be used."""
+    describes: bool = False
+    """The session may be told whose it is."""
     budget: Budget | None = None
     """How much one run may spend; an answer is counted with one token."""
 

@@ -77,7 +77,7 @@ SCRIPT: Sequence[ScriptItem] = (
 
 def sample_agent(script: Sequence[ScriptItem] = ()) -> Agent:
     """Return the agent whose logs the samples are; the tools that a log names are there to go on with."""
-    memory, facts = refold.EpisodicStore(), refold.SemanticStore()
+    memory, facts = refold.EpisodicStore(scope="agent"), refold.SemanticStore(scope="agent")
     helper = Agent(name="helper", config=CONFIG, provider=refold.ScriptedProvider([refold.say("Looked up.")]))
     return Agent(
         config=CONFIG,
@@ -85,8 +85,8 @@ def sample_agent(script: Sequence[ScriptItem] = ()) -> Agent:
         tools=[weather, wait, read, pay, helper.as_tool(), *refold.memory_tools(episodic=memory, semantic=facts)],
         memory=memory,
         semantic=facts,
-        working_memory=refold.WorkingMemory(4),
-        graph=refold.GraphStore(),
+        working_memory=refold.WorkingMemory(4, scope="agent"),
+        graph=refold.GraphStore(scope="agent"),
     )
 
 

@@ -1,0 +1,67 @@
+"""Parts of memories: a user's, a session's, or that of a scope of the application's own, each a stream of its own.
+
+The memory `main` is the stream `memory/main`, which is the agent's, and the part of it that belongs to the user alice
+is `memory/main/user/alice`. The rule: what a memory is named never looks like a part, so that no user and no session
+can be named so that it is taken for another one.
+"""
+
+import hashlib
+import re
+from typing import Final, Literal, TypeAlias, cast
+
+import msgspec
+
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import IDENTIFIER_BYTES_MAX, checked_identifier
+
+PartKind: TypeAlias = Literal["user", "session", "scope"]
+"""Whose a part is: a user's, a session's, or that of a scope that a function of the application named."""
+
+_PART: Final = re.compile(r"/(user|session|scope)(-sha256)?/")
+
+
+class MemoryPart(msgspec.Struct, frozen=True):
+    """A part of a memory, as the name of its stream tells it."""
+
+    memory: str
+    """The name of the memory."""
+    kind: PartKind
+    owner: str
+    """The user, the session or the scope; where `hashed`, the SHA-256 of that, since it is too long for a name."""
+    hashed: bool = False
+
+    def is_of(self, kind: PartKind, owner: str) -> bool:
+        """Tell whether it belongs to that user, session or scope."""
+        return self.kind == kind and self.owner == (_digest(owner) if self.hashed else owner)
+
+
+def part_name(memory: str, kind: PartKind, owner: str) -> str:
+    """Return the identifier of a part's stream.
+
+    Raises:
+        ConfigError: the owner cannot be one, or the name of the memory is too long for it.
+    """
+    checked_identifier(owner, kind)
+    name = f"{memory}/{kind}/{owner}"
+    if len(name.encode()) > IDENTIFIER_BYTES_MAX:
+        name = f"{memory}/{kind}-sha256/{_digest(owner)}"
+    return checked_identifier(name, f"name of a {kind}'s part of a memory")
+
+
+def part_in(identifier: str) -> MemoryPart | None:
+    """Return the part whose stream has an identifier; None = it is no part, but all of something."""
+    found = _PART.search(identifier)
+    if found is None:
+        return None
+    kind = cast("PartKind", found[1])
+    return MemoryPart(identifier[: found.start()], kind, identifier[found.end() :], found[2] is not None)
+
+
+def require_whole(name: str) -> None:
+    """Raise ConfigError where the name of a memory looks like that of a part."""
+    if (found := _PART.search(f"{name}/")) is not None:
+        raise ConfigError(f"the name of a memory cannot hold {found[0]!r}, which {name!r} does; it names parts of one")
+
+
+def _digest(owner: str) -> str:
+    return hashlib.sha256(owner.encode()).hexdigest()
