@@ -318,6 +318,8 @@ class SessionAccess:
         envelope = SessionEnvelope(command, payloads or {}, vital=vital, deps=self._deps, describes=self.described)
         performed = await self._ref.ask(envelope, block=False)
         assert isinstance(performed, Performed)
+        if self.described is not None:  # Said once: what is said of the session elsewhere stays.
+            self.described = describe_command(self.described.user, None)
         return performed
 
     def cancel_surely(self, command: CancelRun) -> None:

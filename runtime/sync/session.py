@@ -248,6 +248,7 @@ class SyncSession(Generic[Out_co]):
     payload = blocking(Session.payload)
     spent = blocking(Session.spent)
     metadata = blocking(Session.metadata)
+    describe = blocking(Session.describe)
     steps = blocking(Session.steps)
     statistics = blocking(Session.statistics)
     state_at = blocking(Session.state_at)
