@@ -96,7 +96,7 @@ async def test_what_can_be_no_user_and_no_metadata_is_refused(wrong: Any) -> Non
 async def test_users_whom_redaction_would_make_one_are_refused() -> None:
     async with runtime_on(":memory:", redact=[re.compile(r"\w+@example.org")]) as runtime:
         for said in ({"user": "alice@example.org"}, {"metadata": {"tenant": "bob@example.org"}}):
-            session = await runtime.session("a", **said)  # type: ignore[arg-type]
+            session = await runtime.session("a", **said)
             with pytest.raises(refold.ConfigError, match="holds what the agent's `redact` names"):
                 await session.send("Hello")
         assert await runtime.sessions() == []
