@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from refold.events.core.errors import GraphError as GraphError
     from refold.events.core.errors import LogFormatError as LogFormatError
     from refold.events.core.errors import LogInUse as LogInUse
+    from refold.events.core.errors import ModelRetry as ModelRetry
     from refold.events.core.errors import PersistenceError as PersistenceError
     from refold.events.core.errors import PipelineError as PipelineError
     from refold.events.core.errors import ProviderError as ProviderError
@@ -135,6 +136,7 @@ if TYPE_CHECKING:
     from refold.sessions.run_handle import RunReader as RunReader
     from refold.sessions.session import Session as Session
     from refold.sessions.stream import RunStream as RunStream
+    from refold.sessions.structured_output import OutputValidator as OutputValidator
     from refold.sessions.turn_checkpoints import step_key as step_key
     from refold.sessions.turn_checkpoints import step_versions as step_versions
     from refold.sigterm import stop_on_sigterm as stop_on_sigterm
@@ -170,7 +172,7 @@ else:
             ),
             "refold.events.core.errors": (
                 "AgentLoopError AgentMemoryError BackpressureShed CircuitOpen CommandRejected ConfigError GraphError "
-                "LogFormatError LogInUse PersistenceError PipelineError ProviderError QueueFull RefoldError "
+                "LogFormatError LogInUse ModelRetry PersistenceError PipelineError ProviderError QueueFull RefoldError "
                 "ToolError"
             ),
             "refold.events.core.ids": "AgentId MemoryId RunId SessionId ToolCallId",
@@ -208,6 +210,7 @@ else:
             "refold.sessions.run_handle": "RunHandle RunReader",
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",
+            "refold.sessions.structured_output": "OutputValidator",
             "refold.sessions.turn_checkpoints": "step_key step_versions",
             "refold.sigterm": "stop_on_sigterm",
             "refold.sync.session": "SyncRunHandle SyncRunReader SyncRunStream SyncSession SyncSubscription",

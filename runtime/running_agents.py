@@ -43,7 +43,6 @@ from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.memory.graph import GraphStore
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import Settings
-from refold.sessions.structured_output import OutputCheck
 from refold.tools.tool import Tool
 
 log = logging.getLogger("refold.runtime")
@@ -135,7 +134,7 @@ class RunningAgent:
         self.recalling = agent.recalling()
         self.tool_place = "" if is_main else f"{agent.name}/"
         """What stands before a tool's name in the identifier of its actor."""
-        self.output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
+        self.output_check = agent.output_check()
 
 
 class RunningAgents:

@@ -196,7 +196,7 @@ class ModelActor(Actor):
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
             answer = await self._rules.answer(response, wanted.where, outgoing.tools, outgoing.request.tools)
-            rejected = self._rules.rejection(response)
+            rejected = await self._rules.rejection(response, wanted.where)
         except NotWanted:
             return EffectEnded(key=message.key)
         except ProviderError as error:

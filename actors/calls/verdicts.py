@@ -5,12 +5,11 @@ policy, the check of a final answer. A replay asks the same of recorded answers.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.policy import Policy, policy_verdicts, recovery_text
 from refold.actors.calls.protocols import ToolRunner
 from refold.actors.calls.results import text_of_error
@@ -19,13 +18,15 @@ from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock, tool
 from refold.events.core.errors import AgentLoopError
 from refold.events.model.configuration import RecoveryFunction, ToolSpec
 from refold.events.model.messages import ModelResponse, ToolUse
+from refold.events.model.run_context import RunContext
 from refold.events.session.events import Verdict
 from refold.events.session.normalise import NormalisedResponse, recorded_answer
 
 log = logging.getLogger("refold.model")
 
-CheckOutput: TypeAlias = Callable[[str], str | None]
-"""Returns why a final answer's text cannot be used, in words for the model, or None where it can."""
+CheckOutput: TypeAlias = Callable[[str, RunContext[Any]], Awaitable[str | None]]
+"""Returns why a final answer's text cannot be used, in words for the model, or None where it can; raises what user code
+raises that fails on it."""
 
 MESSAGE_CHARACTERS_MAX = 2_000
 """An error's text is cut after so many characters before it is recorded."""
@@ -47,7 +48,7 @@ class AnswerRules:
         self._output_check = output_check
 
     async def answer(
-        self, response: ModelResponse, where: HookContext, tools: Sequence[ToolSpec], offered: Sequence[ToolSpec]
+        self, response: ModelResponse, where: RunContext[Any], tools: Sequence[ToolSpec], offered: Sequence[ToolSpec]
     ) -> NormalisedResponse:
         """Return what is recorded of a response, large blocks spilled to payloads."""
         answer = await policy_verdicts(
@@ -69,7 +70,7 @@ class AnswerRules:
         )
         return msgspec.structs.replace(answer, verdicts=verdicts)
 
-    def rejection(self, response: ModelResponse) -> str:
+    async def rejection(self, response: ModelResponse, where: RunContext[Any]) -> str:
         """Return why an answer cannot be used as a whole, in words for the model; empty where it can be."""
         if response.rejected:
             return clean_text(response.rejected)[:MESSAGE_CHARACTERS_MAX]
@@ -77,7 +78,7 @@ class AnswerRules:
         text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
         if self._output_check is None or calls or response.stop_reason == "pause_turn" or not text.strip():
             return ""
-        return clean_text(self._output_check(text) or "")[:MESSAGE_CHARACTERS_MAX]
+        return clean_text(await self._output_check(text, where) or "")[:MESSAGE_CHARACTERS_MAX]
 
     def _check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
         try:

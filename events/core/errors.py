@@ -11,6 +11,7 @@
     ├── CircuitOpen               a service failed too often and is not called for now
     ├── ProviderError             the model's provider failed; `retryable` says whether to try again
     ├── ToolError                 raise it in a tool to choose the kind of its failure
+    │   └── ModelRetry            raise it in an output validator to have the model asked again
     ├── AgentLoopError            the loop of turns cannot go on
     ├── PipelineError             a stage of a pipeline failed
     ├── PersistenceError          the log, or a persistence backend, could not be read or written
@@ -156,6 +157,10 @@ class ToolError(RefoldError):
     def __init__(self, message: str, *, kind: Literal["transient", "permanent"] = "permanent") -> None:
         super().__init__(message)
         self.kind: Literal["transient", "permanent"] = kind
+
+
+class ModelRetry(ToolError):
+    """The model is to try again, knowing why: raised by an output validator, or in a tool, whose call fails with it."""
 
 
 class AgentLoopError(RefoldError):

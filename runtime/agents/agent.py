@@ -43,7 +43,13 @@ from refold.options import RuntimeOptions
 from refold.providers.function import ProviderFunction, as_provider
 from refold.providers.react import in_protocol
 from refold.react.action import is_reserved
-from refold.sessions.structured_output import output_schema, with_output
+from refold.sessions.structured_output import (
+    OutputCheck,
+    OutputValidator,
+    checked_validators,
+    output_schema,
+    with_output,
+)
 from refold.tools.definition import (
     OfferOptions,
     check_function,
@@ -94,6 +100,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         offer: says which tools a model is offered in a session; None = all.
         output_type: what a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text.
             The model is told its schema; `RunResult.output` is such a value.
+        output_validators: are given each final answer that fits; what one raises has the model asked again, at most
+            `AgentConfig.rejections_max` times in a row (`OutputValidator`).
         context: says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it.
         middleware: is called around what people say, what the model is asked and answers, and each tool's body, in this
             order.
@@ -123,6 +131,7 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
     policy: Policy | None = None
     offer: Offer | None = None
     output_type: type[Out_co] | None = None
+    output_validators: Sequence[OutputValidator[Out_co]] = ()
     context: ContextWindow | None = None
     middleware: Sequence[Middleware] = ()
     memory: Recall | None = None
@@ -152,6 +161,7 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
                 raise ConfigError(f"Agent.middleware must hold Middleware only, not {type(each).__name__}")
         if self.output_type is not None:
             output_schema(self.output_type)
+        checked_validators(self.output_validators)
         redaction_of_rules(self.redact)
         self._check_stores()
         check_streams(self.stream_objects())
@@ -240,6 +250,11 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         """Return the configuration with all that the model is told of the agent."""
         config = with_skills(self.config, self.skills, self.skill_prompter)
         return config if self.output_type is None else with_output(config, self.output_type)
+
+    def output_check(self) -> OutputCheck | None:
+        """Return what says why a final answer is not accepted; None = all are."""
+        checked = self.output_type is not None or self.output_validators
+        return OutputCheck(self.output_type, self.output_validators) if checked else None
 
     def output_schema(self) -> JsonObject | None:
         """Return the JSON Schema of its final answers, None where they are any text."""
@@ -415,6 +430,7 @@ class AgentParts(TypedDict, Generic[Out_co], total=False):
     policy: Policy | None
     offer: Offer | None
     output_type: type[Out_co] | None
+    output_validators: Sequence[OutputValidator[Out_co]]
     context: ContextWindow | None
     middleware: Sequence[Middleware]
     memory: Recall | None

@@ -58,13 +58,14 @@ from refold.events.session.core import SESSION_CORE
 from refold.events.session.state import SessionState, TurnCall, find_call
 from refold.memory.stream_object import StreamObject
 from refold.sessions.access import hooked_input
-from refold.sessions.structured_output import OutputCheck
+from refold.sessions.structured_output import NOT_ACCEPTED
 from refold.stores.event_store import EventStore
 from refold.tools.dry_run import NotComparable
 from refold.version import __version__
 
-OUTPUT_CHECK_BEGINS = "The answer is not a JSON value"
-"""How the words begin that an answer of the wrong type is rejected with; others are the provider's."""
+OUTPUT_CHECK_BEGINS = ("The answer is not a JSON value", NOT_ACCEPTED)
+"""How the words begin with which an answer of the wrong type, or one that a validator does not accept, is rejected;
+others are the provider's."""
 
 HIDDEN = "middleware changed what the tool gave, which the log does not have; Agent(keep_originals=True) keeps it"
 """Why such a result is not compared."""
@@ -197,8 +198,7 @@ class CurrentAgent:
             builds_requests=agent.builds_requests,
             output_schema=agent.output_schema(),
         )
-        output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
-        self.output_check = output_check
+        self.output_check = output_check = agent.output_check()
         self.rules = AnswerRules(self.tools, agent.policy, output_check, agent.config.recovery_function)
         self.given = GivenRecalling()
         self.parts = LogParts(store, own)
@@ -305,7 +305,7 @@ async def answer_now(
             request=event.request,
             model=event.model,
             verdicts=answer.verdicts,
-            rejected=current.rules.rejection(changed),
+            rejected=await current.rules.rejection(changed, where),
             stop_details=changed.stop_details,
             refused=event.refused,
         ),

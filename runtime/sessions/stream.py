@@ -13,15 +13,27 @@ from typing import Generic, Self
 from refold.actors.cancellation import CancellationToken
 from refold.actors.effects import Performed
 from refold.events.core.codec import RecordedEvent
+from refold.events.core.content import Json
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId
 from refold.events.model.configuration import RunOptions
-from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted
+from refold.events.model.messages import TextDelta
+from refold.events.session.events import (
+    ModelFailed,
+    ModelInterrupted,
+    ModelRequested,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+)
 from refold.publishing.notifications import Missed, Progressed, Published, RecordedSessionEvent, Streamed
 from refold.publishing.subscription import Subscription
 from refold.sessions.access import Input, SessionAccess
 from refold.sessions.outcome import RunResult
 from refold.sessions.sent_input import RunEvents, SentInput, begin
+from refold.sessions.structured_output import partial_json
 from refold.type_parameters import Out_co
 
 
@@ -49,6 +61,8 @@ class RunStream(Generic[Out_co]):
         self._subscription: Subscription | None = None
         self._handle: SentInput | None = None
         self._events: RunEvents | None = None
+        self._text, self._text_of_turn = "", 0
+        """What was streamed of the answer under way, and which turn's it is; 0 = none's, or some of it is missing."""
         self._seen = 0
         """Version of the last event that was looked at."""
         self._started = False
@@ -73,6 +87,17 @@ class RunStream(Generic[Out_co]):
         if failure is not None:
             raise ConfigError(f"the stream ended without a result: {failure!r}") from failure
         return self._handle.result()
+
+    @property
+    def partial_output(self) -> Json:
+        """What the model has said so far in the answer that is streamed; None = nothing yet.
+
+        Where the agent has an `output_type`, it is the JSON value that the text has begun, as far as it is there: plain
+        and not checked. The text of an answer to which pieces are `Missed` is not known.
+        """
+        if not self._text or not self._text_of_turn:
+            return None
+        return partial_json(self._text) if self._access.output_type is not None else self._text
 
     def __aiter__(self) -> Self:
         return self
@@ -181,8 +206,13 @@ class RunStream(Generic[Out_co]):
             return False
         match item:
             case Streamed():
+                if isinstance(item.delta, TextDelta) and (item.run, item.turn) == (run, self._text_of_turn):
+                    self._text += item.delta.text
                 return item.run == run
-            case Progressed() | Missed():
+            case Progressed():
+                return self._started
+            case Missed():
+                self._text_of_turn = 0
                 return self._started
             case RecordedEvent():
                 return self._shows_event(run, item)
@@ -194,6 +224,10 @@ class RunStream(Generic[Out_co]):
         if not self._events.include(recorded.version, recorded.event):
             return False
         event = recorded.event
+        if isinstance(event, ModelRequested | ModelFailed | ModelInterrupted):
+            self._text, self._text_of_turn = "", event.turn
+        elif isinstance(event, RunResumed):
+            self._text = ""
         self._started = self._started or isinstance(event, RunStarted)
         self._ended = isinstance(event, RunCompleted | RunFailed | RunCancelled)
         return True

@@ -5,24 +5,34 @@ An agent with an `output_type` has its final answers checked; one that does not 
 its only code fence, or the one that it ends with.
 """
 
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
+from refold.actors.calls.results import text_of_error
 from refold.events.core.cleaning import clean_text
-from refold.events.core.content import JsonObject
-from refold.events.core.errors import AgentLoopError, ConfigError
+from refold.events.core.content import Json, JsonObject
+from refold.events.core.errors import AgentLoopError, ConfigError, ToolError
 from refold.events.model.configuration import AgentConfig
+from refold.events.model.run_context import RunContext
 from refold.tools.data_type import NOT_DESCRIBED, DataType
 
 T = TypeVar("T")
+Out = TypeVar("Out")
 
 FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 
 _BRACKET = re.compile(r"[{}\[\]]")
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_CERTAIN = re.compile(
+    r'"(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*', re.DOTALL
+)
+"""What is certain of a text that may go on: no half of an escape, nor of a pair of escapes."""
 
 STARTS_MAX = 20
 """At so many places the JSON value that a text ends with may begin."""
@@ -130,22 +140,108 @@ def with_output(config: AgentConfig, output_type: type[object]) -> AgentConfig:
     return msgspec.structs.replace(config, system_prompt=prompt)
 
 
-class OutputCheck:
-    """Says why a final answer's text does not fit a type."""
+OutputValidator: TypeAlias = Callable[[Out], object] | Callable[[RunContext[Any], Out], object]
+"""Is given a final answer, a value of `Agent.output_type`, or the context and the answer.
 
-    def __init__(self, output_type: type[object]) -> None:
-        self._output_type = output_type
-        self._schema = schema_text(output_type)
+A `ModelRetry`, another ToolError or a ValueError that it raises has the model asked again with its text; what else it
+raises fails the run. It may be async; a plain one runs on the loop and must return quickly. It changes nothing: it
+returns None, or the answer.
+"""
 
-    def __call__(self, text: str) -> str | None:
-        """Return what the model is told of a text that does not fit, or None."""
+NOT_ACCEPTED = "The answer is not accepted: "
+"""So the words begin that a model is told of what a validator raised."""
+
+
+def checked_validators(validators: Sequence[OutputValidator[Any]]) -> dict[OutputValidator[Any], int]:
+    """Return how many arguments each validator takes, or raise ConfigError."""
+    taken = {validator: next(filter(_taking(validator), (1, 2)), 0) for validator in validators}
+    for validator, arguments in taken.items():
+        if not arguments:
+            raise ConfigError(
+                "Agent.output_validators must hold functions of the answer, or of the context and the answer, not "
+                f"{validator!r:.100}"
+            )
+    return taken
+
+
+def _taking(function: Callable[..., object]) -> Callable[[int], bool]:
+    """Return what tells whether a function takes so many arguments."""
+
+    def takes(arguments: int) -> bool:
         try:
-            parsed_output(text, self._output_type)
-        except AgentLoopError as error:
-            said = str(error)
-            told = INSTRUCTION.format(schema=self._schema) if len(self._schema) <= SCHEMA_REPEATED_MAX else AGAIN
-            return f"{said[0].upper()}{said[1:]}\n{told}"
+            inspect.signature(function).bind(*[None] * arguments)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    return takes
+
+
+class OutputCheck:
+    """Says why a final answer's text does not fit a type, or is not accepted by validators."""
+
+    def __init__(self, output_type: type[object] | None, validators: Sequence[OutputValidator[Any]] = ()) -> None:
+        self._output_type = output_type
+        self._schema = schema_text(output_type) if output_type is not None else ""
+        self._validators = checked_validators(validators)
+
+    async def __call__(self, text: str, where: RunContext[Any]) -> str | None:
+        """Return what the model is told of a text that does not fit, or is not accepted; or None.
+
+        Raises:
+            AgentLoopError: a validator returned something else than None or the answer.
+            Exception: what else a validator raised.
+        """
+        value: object = text
+        if self._output_type is not None:
+            try:
+                value = parsed_output(text, self._output_type)
+            except AgentLoopError as error:
+                said = str(error)
+                told = INSTRUCTION.format(schema=self._schema) if len(self._schema) <= SCHEMA_REPEATED_MAX else AGAIN
+                return f"{said[0].upper()}{said[1:]}\n{told}"
+        for validator, arguments in self._validators.items():
+            call = cast("Callable[..., object]", validator)
+            try:
+                returned = call(value) if arguments == 1 else call(where, value)
+                returned = await returned if inspect.isawaitable(returned) else returned
+            except (ToolError, ValueError) as error:
+                return f"{NOT_ACCEPTED}{text_of_error(error) or type(error).__name__}"
+            if returned is not None and returned is not value:
+                raise AgentLoopError(
+                    f"an output validator returned {returned!r:.80}; it must return None or the answer, and raise "
+                    "ModelRetry to have the model asked again"
+                )
         return None
+
+
+def partial_json(text: str) -> Json:
+    """Return as much as is there of the JSON value that a text begins; None where it has not begun.
+
+    A text in it is taken as far as it goes; a number, a word or a name that may go on is left out.
+    """
+    start = min((place for place in map(text.find, "{[") if place >= 0), default=len(text))
+    closing, end, ending, before = "", start, "", ""
+    for token in _TOKEN.finditer(text, start):
+        word = token[0]
+        first, is_over = word[0], token.end() < len(text)
+        names = closing[:1] == "}" and before in ("{", ",")
+        if first in "{[":
+            closing = "}]"["{[".index(first)] + closing
+        elif first in "}]":
+            closing = closing[1:]
+        if first not in ",:" and not names and (is_over or first in '{[}]"'):
+            end, ending = token.end(), closing
+            if (certain := _CERTAIN.match(word)) and word[certain.end() :] != '"':
+                end, ending = token.start() + certain.end(), f'"{closing}'
+        before = first
+        if not closing:
+            break
+    try:
+        value: Json = msgspec.json.decode(text[start:end] + ending)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    return value
 
 
 def _name(output_type: object) -> str:

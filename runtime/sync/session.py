@@ -15,6 +15,7 @@ from typing import Any, Generic, Self, TypeAlias, Unpack
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.codec import RecordedEvent
+from refold.events.core.content import Json
 from refold.events.core.ids import RunId, SessionId
 from refold.events.session.events import SessionEvent
 from refold.publishing.notifications import Published, RecordedSessionEvent
@@ -55,6 +56,11 @@ class SyncRunStream(Generic[Out_co]):
             ConfigError: the run has not ended, or how it ended is not known here.
         """
         return self.asynchronous.result
+
+    @property
+    def partial_output(self) -> Json:
+        """What the model has said so far in the answer that is streamed; see `RunStream.partial_output`."""
+        return self.asynchronous.partial_output
 
     def close(self) -> None:
         """Leave the stream; if the run has not ended, cancel it, and return when that is durable.

@@ -1,5 +1,7 @@
 """Answers that must be data, and answers that cannot be used: A18."""
 
+import asyncio
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -10,6 +12,9 @@ from typer.testing import CliRunner
 
 import refold
 from refold.commands.cli import app
+from refold.events.session.events import ModelFailed
+from refold.replay import replay
+from refold.sessions.structured_output import partial_json
 from tests.conformance.cases import Case, Fails, Play, as_tests
 from tests.conformance.steps import cancel, check, restart, send, turn
 
@@ -86,7 +91,70 @@ def rejected(why: str) -> refold.ModelResponse:
     return refold.ModelResponse(content=(refold.TextBlock(text="Thought: hm"),), rejected=why)
 
 
+def boils(context: refold.RunContext[Any], plan: Plan) -> Plan:
+    if not plan.steps:
+        raise refold.ModelRetry(f"{plan.goal} needs steps, in {context.session}.")
+    return plan
+
+
+async def is_short(plan: Plan) -> None:
+    await asyncio.sleep(0)
+    if len(plan.steps) > 2:
+        raise ValueError("Two steps at most.")
+
+
+def is_polite(text: str) -> None:
+    if "please" not in text:
+        raise refold.ModelRetry("Say please.")
+
+
+def changes(plan: Plan) -> Plan:
+    return Plan(goal=plan.goal, steps=[])
+
+
+def breaks(plan: Plan) -> None:
+    raise KeyError(plan.goal)
+
+
+CHECKED = {"output_type": Plan, "output_validators": [boils, is_short]}
+EMPTY, LONG = '{"goal": "tea", "steps": []}', '{"goal": "tea", "steps": ["a", "b", "c"]}'
+
 CASES = {
+    "an answer that validators do not accept is asked again with what they say": Case(
+        [*map(refold.say, ("Sure!", EMPTY, LONG, PLAN))],
+        [
+            send("make tea", PLAN, turns=4),
+            [planned(), told(1, NO_JSON), told(2, "The answer is not accepted: tea needs steps, in s.")],
+            told(3, "The answer is not accepted: Two steps at most."),
+        ],
+        config={"rejections_max": 3},
+        options=CHECKED,
+    ),
+    "validators refuse so often, over a restart too": Case(
+        [refold.say(EMPTY), refold.say(EMPTY), refold.say(PLAN)],
+        [
+            [turn("go"), restart(), turn(ends=Fails("agent_loop", "AgentLoopError: 2 answers in a row could not be "))],
+            [send("again", PLAN), planned()],
+        ],
+        config={"rejections_max": 1},
+        options=CHECKED,
+    ),
+    "validators are given the text where there is no type": Case(
+        [refold.say("Tea!"), LOOK, refold.say("Tea, please.")],
+        [send("go", "Tea, please."), told(1, "The answer is not accepted: Say please."), planned("Tea, please.")],
+        options={"output_validators": [is_polite]},
+    ),
+    **{
+        f"a validator that {what} fails the run": Case(
+            [refold.say(PLAN), refold.say(PLAN)],
+            [send("go", Fails("agent_loop", words)), send("again", Fails("agent_loop", words))],
+            options={"output_type": Plan, "output_validators": [validator]},
+        )
+        for what, validator, words in (
+            ("changes the answer", changes, "AgentLoopError: an output validator returned Plan("),
+            ("fails itself", breaks, "KeyError: 'tea'"),
+        )
+    },
     "A18: an answer that fits is taken and read as a value": Case(
         [LOOK, refold.say(PLAN)],
         [send("make tea", PLAN, turns=2), planned(), check(prompt, (True, True))],
@@ -189,6 +257,74 @@ def test_a18_a_type_without_a_schema_is_refused_at_once() -> None:
         refold.AgentRuntime(refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), output_type=complex)
     with pytest.raises(refold.ConfigError, match="has no JSON Schema"):
         refold.Agent(config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), output_type=complex)
+
+
+def test_what_is_no_validator_is_refused_at_once() -> None:
+    for wrong in (lambda: None, lambda one, two, three: None, "polite"):
+        with pytest.raises(refold.ConfigError, match=r"Agent.output_validators must hold functions of the answer, or"):
+            refold.Agent(
+                config=refold.AgentConfig(model="m"),
+                provider=refold.ScriptedProvider([]),
+                output_validators=[wrong],  # type: ignore[list-item]
+            )
+
+
+async def test_a_replay_runs_validators_again_and_tells_where_they_would_now_refuse() -> None:
+    def in_city(context: refold.RunContext[str], plan: Plan) -> None:
+        if not plan.steps:
+            raise refold.ModelRetry(f"No steps for {context.deps}.")
+
+    def agent(*validators: refold.OutputValidator[Plan]) -> refold.Agent[Any, Plan]:
+        provider = refold.ScriptedProvider([EMPTY, PLAN])
+        config = refold.AgentConfig(model="m")
+        return refold.Agent(
+            config=config, provider=provider, output_type=Plan, output_validators=validators, deps="Lisbon"
+        )
+
+    async with refold.AgentRuntime(agent(in_city)) as runtime:
+        assert (await (await runtime.session("s")).send("make tea")).output == EXPECTED
+        store = runtime.store
+        same, unchecked = [await replay(store, agent=agent(*each), deps="Lisbon") for each in ([in_city], [])]
+    assert (same.diverged, same.level) == (0, "decide")
+    assert unchecked.divergence is not None
+    assert 'rejected: "The answer is not accepted: No steps for Lisbon.' in str(unchecked.divergence)
+
+
+@pytest.mark.parametrize("ensure_ascii", [False, True])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 'x " y\\', "b": [1, -2.5, {"c": None, "d": True}], "e": "é😀z", "f": {}, "g": [[], ""]},
+        [1, "two\n", [3]],
+        {},
+    ],
+    ids=repr,
+)
+def test_what_is_there_of_an_answer_is_known_after_each_character(value: Any, ensure_ascii: bool) -> None:
+    text = f"Here:\n```json\n{json.dumps(value, ensure_ascii=ensure_ascii, indent=1)}\n```"
+    begins, seen = min(text.find(bracket) for bracket in "{[" if bracket in text), []
+    for end in range(len(text) + 1):
+        found = partial_json(text[:end])
+        assert (found is None) == (end <= begins)
+        seen.append(len(json.dumps(found)) if found is not None else 0)
+    assert (seen, partial_json(text)) == (sorted(seen), value)
+    assert partial_json("no {words: 1}") is None
+
+
+async def test_a_stream_tells_what_the_model_has_said_so_far() -> None:
+    config = refold.AgentConfig(model="m", streaming=True, retry=refold.RetryPolicy(base_s=0.001))
+    long = '{"goal": "tea", "steps": ["boil the water", "pour"]}'
+    provider = refold.ScriptedProvider([refold.use("look"), refold.cut(long, after=4), refold.say(long)])
+    seen: list[Any] = []
+    async with refold.AgentRuntime(config, provider=provider, output_type=Plan) as runtime:
+        async with (await runtime.session("s")).stream("make tea") as stream:
+            assert stream.partial_output is None
+            async for item in stream:
+                if not isinstance(item, refold.RecordedEvent) or isinstance(item.event, ModelFailed):
+                    seen.append(stream.partial_output)
+        assert stream.result.output == Plan(**stream.partial_output)  # type: ignore[arg-type]
+    begun: list[Any] = [{}, {"goal": "tea"}, {"goal": "tea"}, {"goal": "tea", "steps": ["boil "]}]
+    assert seen[:10] == [None, *begun, None, *begun]
 
 
 def test_a_transcript_says_why_an_answer_was_rejected(tmp_path: Path) -> None:
