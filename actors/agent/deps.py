@@ -5,8 +5,6 @@ run, before any function is called for it and until the run is over; and nothing
 goes on in another process has what is given there, or its agent's.
 """
 
-from collections.abc import Callable
-
 from refold.actors.effects import Envelope
 from refold.events.core.ids import AgentId, RunId, SessionId
 
@@ -43,12 +41,8 @@ class Dependencies:
         if instead or run not in of_runs:
             of_runs[run] = deps
 
-    def keep_only(self, session: SessionId, goes_on: Callable[[RunId], bool]) -> None:
-        """Let go of what runs of a session depended on that are over."""
-        of_runs = self._of_runs.get(session)
-        if of_runs is None:
-            return
-        for run in [run for run in of_runs if not goes_on(run)]:
-            del of_runs[run]
-        if not of_runs:
+    def let_go(self, session: SessionId, run: RunId) -> None:
+        """Forget what a run depended on, which is over."""
+        of_runs = self._of_runs.get(session, {})
+        if of_runs.pop(run, None) is not None and not of_runs:
             del self._of_runs[session]

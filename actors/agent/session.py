@@ -102,9 +102,6 @@ from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.session")
 
-ENDS_A_RUN = (RunCompleted, RunFailed, RunCancelled, CancelRequested)
-"""Events after which a run may be over, also one that has not begun."""
-
 
 class PerformedInRun(Performed, frozen=True):
     """The reply to `SendInput` and `AllowTurn`."""
@@ -261,23 +258,34 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         if isinstance(command, SendInput):
             self._brought = deps, command.key
             return
-        run = [self.state.run.id] if self.state.run is not None else []
-        for named in (*run, *(queued.run for queued in self.state.queue)):
-            self._dependencies.give(self.session, named, deps, instead=False)
+        named = [self.state.run.id] if self.state.run is not None else []
+        if isinstance(command, ResumeRun):
+            named += [queued.run for queued in self.state.queue]
+        for run in named:
+            self._dependencies.give(self.session, run, deps, instead=False)
 
-    def _note_brought(self, recorded: RecordedEvent[SessionEvent]) -> None:
-        event = recorded.event
-        if self._brought is None or not isinstance(event, InputQueued | TimerSet):
+    def _note_deps(self, recorded: RecordedEvent[SessionEvent]) -> None:
+        """Give a run that begins, or an input that waits, what came with it; and let go of that when it is over."""
+        match recorded.event:
+            case InputQueued(scheduled=0) | TimerSet() as event:
+                if self._brought is not None and event.key == self._brought[1]:
+                    run = getattr(event, "joins", None) or run_of_input(recorded.version)
+                    self._dependencies.give(self.session, run, self._brought[0])
+                    self._brought = None
+            case RunCompleted() | RunFailed() | RunCancelled() as event:
+                self._dependencies.let_go(self.session, event.run)
+            case CancelRequested(run=run) if run is not None and (self.state.run is None or self.state.run.id != run):
+                self._dependencies.let_go(self.session, run)  # Its turn is still to come, and does nothing.
+            case _:
+                pass
+
+    def _give_again(self, command: SendInput) -> None:
+        """Give the run of an input that was there before, if it goes on, what came with it now."""
+        brought, self._brought = self._brought, None
+        record = self.state.keys.get(command.key) if command.key is not None else None
+        if brought is None or record is None or record.run is None or record.terminal or record.cancelled:
             return
-        if event.key == self._brought[1] and not getattr(event, "scheduled", 0):
-            run = getattr(event, "joins", None) or run_of_input(recorded.version)
-            self._dependencies.give(self.session, run, self._brought[0])
-            self._brought = None
-
-    def _goes_on(self, run: RunId) -> bool:
-        state = self.state
-        waiting = (*(queued.run for queued in state.queue), *(run_of_input(later.version) for later in state.scheduled))
-        return run in waiting or (state.run is not None and state.run.id == run)
+        self._dependencies.give(self.session, record.run, brought[0])
 
     def _preparation(
         self, command: SessionCommand, setting: SessionSetting, described: DescribeSession | None = None
@@ -313,8 +321,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         match envelope.command:
             case SendInput() as command:
                 performed = PerformedInRun(version, new, self._run_of(command, version))
-                if self._brought is not None and self._goes_on(performed.run):  # The input is there since before.
-                    self._dependencies.give(self.session, performed.run, self._brought[0])
+                self._give_again(command)
                 if isinstance(envelope, ChildInput) and self.effects.blocked:  # The call wants its run to go on.
                     await self.receive(Envelope(ResumeRun(tools=self._setting.tools)))
             case AllowTurn():
@@ -389,9 +396,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
         self._last_batch = events[-1].batch
         for recorded in events:
-            self._note_brought(recorded)
-        if any(isinstance(recorded.event, ENDS_A_RUN) for recorded in events):
-            self._dependencies.keep_only(self.session, self._goes_on)
+            self._note_deps(recorded)
         self._observer.recorded(self.session, events)
         recalling = self._setting.recalling
         for event in (recorded.event for recorded in events) if recalling is not None else ():

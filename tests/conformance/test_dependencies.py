@@ -8,6 +8,7 @@ import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -177,8 +178,19 @@ async def test_what_a_run_depended_on_is_let_go_when_it_is_over(log: EventStore)
         await sent(key="k")
         await sent(key="k")
         await sent(cancel=cancelled)
+        for ends in ("while it waits for its time", "at its time"):
+            desk = Desk()
+            kept.append(weakref.ref(desk))
+            own = await runtime.session("a", deps=desk)
+            later = datetime.now(UTC) + timedelta(days=ends == "while it waits for its time")
+            run = await own.remind("Who?", at=later, key=ends)
+            if later > datetime.now(UTC):
+                await own.cancel(run=run)
+            else:
+                assert (await session.send("Who?", key=ends)).text == "desk"
+            del desk, own
         gc.collect()
-        assert [desk() for desk in kept] == [None, None, None]
+        assert [desk() for desk in kept] == [None] * 5
 
 
 class Recorder(refold.Middleware):
