@@ -38,6 +38,7 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, JsonObject
 from refold.events.core.ids import ToolCallId
+from refold.events.model.refused import INPUT_NOTE
 from refold.events.session import events as ev
 from refold.events.session.react import ENDED_TEXT, TRUNCATED_TEXT
 from refold.stores import EventStore, InMemoryStore
@@ -82,7 +83,7 @@ LOOK = use("look")
 PARK = use("park", {"name": "a"})
 EMPTY: list[Any] = [say(""), say(" \n\t"), [], ModelResponse(content=())]
 DECLINED: JsonObject = {"type": "refusal", "category": "cyber", "explanation": "declined by a classifier"}
-REFUSAL = ProviderError("no such model", kind="invalid_request")
+REFUSAL = ProviderError("no such model", kind="invalid_request", status=404)
 BEFORE = Message("user", (TextBlock(text="before"),))
 THEIRS = ToolUseBlock(id=ToolCallId("theirs"), name="look", input={"at": "x"})
 
@@ -175,8 +176,8 @@ ENDS = {
             check(lambda play: play.sent[0].stop_reason, "refusal"),
             send("more", "next"),
         ],
-        history=["user: go", "user: more", "assistant: next"],
-        count={"ModelRequested": 2},
+        history=[f"user: {INPUT_NOTE}", "user: more", "assistant: next"],
+        count={"ModelRequested": 2, "InputSetAside": 1},
     ),
     "T02: what a provider says of a refusal is clean and bounded": Case(
         [

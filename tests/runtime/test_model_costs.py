@@ -42,7 +42,7 @@ async def spend(log: EventStore | Path, clock: ManualClock) -> MetricsSnapshot:
         refold.ProviderError("busy", kind="overloaded", retryable=True),
         answer("Two.", None, 10, 1),
         answer("Three.", "unlisted", 5, 5),
-        refold.ProviderError("no", kind="invalid_request"),
+        refold.ProviderError("no", kind="invalid_request", status=404),
         answer("Four.", "small", 3, 3),
     ]
     async with talking(*script, config=CONFIG, log=log, clock=clock) as (session, runtime):
