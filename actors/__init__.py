@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from refold.actors.event_sourced import EventSourcedActor as EventSourcedActor
     from refold.actors.hosting import Host as Host
     from refold.actors.hosting import Hosted as Hosted
+    from refold.actors.hosting import SyncHost as SyncHost
+    from refold.actors.hosting import SyncHosted as SyncHosted
     from refold.actors.journal import Journal as Journal
     from refold.actors.kernel.actor import Actor as Actor
     from refold.actors.kernel.clock import Clock as Clock
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from refold.actors.kernel.supervision import ActorFailure as ActorFailure
     from refold.actors.kernel.system import ActorSystem as ActorSystem
     from refold.actors.system import EventSourcedSystem as EventSourcedSystem
+    from refold.actors.system import SyncSystem as SyncSystem
     from refold.actors.thread_pool import LateOutcome as LateOutcome
     from refold.actors.thread_pool import ThreadPool as ThreadPool
     from refold.actors.thread_pool import ThreadWork as ThreadWork
@@ -40,7 +43,7 @@ else:
             "refold.actors.cancellation": "CancellationToken",
             "refold.actors.effects": "Performed",
             "refold.actors.event_sourced": "EventSourcedActor",
-            "refold.actors.hosting": "Host Hosted",
+            "refold.actors.hosting": "Host Hosted SyncHost SyncHosted",
             "refold.actors.journal": "Journal",
             "refold.actors.kernel.actor": "Actor",
             "refold.actors.kernel.clock": "Clock ManualClock SystemClock Timer",
@@ -49,7 +52,7 @@ else:
             "refold.actors.kernel.ref": "ActorRef",
             "refold.actors.kernel.supervision": "ActorFailure",
             "refold.actors.kernel.system": "ActorSystem",
-            "refold.actors.system": "EventSourcedSystem",
+            "refold.actors.system": "EventSourcedSystem SyncSystem",
             "refold.actors.thread_pool": "LateOutcome ThreadPool ThreadWork",
         },
     )

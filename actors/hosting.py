@@ -5,8 +5,10 @@ An actor is made by its first message, and its state is what its stream in the l
 those are made that an earlier process left work to.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from inspect import iscoroutinefunction
+from typing import Any, Generic, TypeVar, cast
 
 from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight, Performed, Wake, read_state
 from refold.actors.event_sourced import EventSourcedActor
@@ -15,6 +17,7 @@ from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.sync.loop_thread import LoopThread, blocking
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError
@@ -197,3 +200,66 @@ class Host:
             if len(heads) < STREAMS_PER_PAGE:
                 return
             last = heads[-1].stream
+
+
+class SyncHosted(Generic[S, C]):
+    """The actors of one kind, for threads; made by `SyncHost`. Read `Hosted` for what each method does."""
+
+    def __init__(self, loop_thread: LoopThread, hosted: Hosted[S, C]) -> None:
+        self.loop_thread = loop_thread
+        self.asynchronous = hosted
+
+    @property
+    def kind(self) -> str:
+        """What stands before the slash of their addresses."""
+        return self.asynchronous.kind
+
+    def ref(self, identifier: str) -> ActorRef:
+        """Return the ref of one of them; its `ask` blocks.
+
+        Raises:
+            ConfigError: it cannot be an identifier.
+        """
+        return self.asynchronous.ref(identifier)
+
+    def tell(self, identifier: str, command: C) -> None:
+        """Send a command and forget it; see `Hosted.tell`."""
+        self.asynchronous.tell(identifier, command)
+
+    ask = blocking(Hosted.ask)
+    read = blocking(Hosted.read)
+
+
+class SyncHost:
+    """Hosts kinds of actors for code without a loop: `books = host("book", OrderBook)`."""
+
+    def __init__(self, loop_thread: LoopThread, host: Host) -> None:
+        self.loop_thread = loop_thread
+        self.asynchronous = host
+
+    def __call__(
+        self,
+        kind: str,
+        core: type[PureCore[S, C, E]] | PureCore[S, C, E],
+        *,
+        perform: Callable[[Any], Awaitable[C | None] | C | None] | None = None,
+        on_event: Callable[[RecordedEvent[E]], object] | None = None,
+    ) -> SyncHosted[S, C]:
+        """Do as `Host.__call__`, and block meanwhile.
+
+        Args:
+            kind: see there.
+            core: see there.
+            perform: see there; a plain function runs in a thread. One that is cancelled goes on, and what it returns is
+                dropped.
+            on_event: see there; called on the loop's thread.
+
+        Raises:
+            ConfigError, PersistenceError: as there.
+        """
+        does: Any = perform
+        if perform is not None and not iscoroutinefunction(perform):
+            plain = cast("Callable[[Any], object]", perform)
+            does = lambda effect: asyncio.to_thread(plain, effect)  # noqa: E731 - one line says it
+        hosted = self.loop_thread.run(lambda: self.asynchronous(kind, core, perform=does, on_event=on_event))
+        return SyncHosted(self.loop_thread, hosted)

@@ -4,6 +4,9 @@
         books = await system.host("book", OrderBook)
         await books.ask("ACME", Place(...))
 
+    with EventSourcedSystem("shop.db") as system:  # without a loop: one of its own, in a thread
+        system.host("book", OrderBook).ask("ACME", Place(...))
+
 Read `refold.actors.hosting` for what `host` gives. The rules: the log has one owner, this system, from `async with` to
 its end; what is in flight at the end is left to the next start, as after a crash.
 """
@@ -11,17 +14,21 @@ its end; what is in flight at the end is left to the next start, as after a cras
 import asyncio
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight
-from refold.actors.hosting import Host
+from refold.actors.hosting import Host, SyncHost
 from refold.actors.journal import Journal
+from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import WouldDeadlock
+from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import current_handling
 from refold.actors.kernel.supervision import ActorFailure
-from refold.actors.kernel.system import ActorSystem, ended_without_fail
+from refold.actors.kernel.system import STOP_NOW_WAIT_S, ActorSystem, ended_without_fail
 from refold.actors.snapshots import SNAPSHOT_EVERY, Snapshots
+from refold.actors.sync.loop_thread import LoopThread, run_on_loop
 from refold.events.core.errors import ConfigError
 from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
 from refold.stores.event_store import EventStore
@@ -51,7 +58,8 @@ class SystemOptions(TypedDict, total=False):
 class EventSourcedSystem(ActorSystem):
     """Actors on the running event loop, and the log that event-sourced ones are folded from.
 
-    Use it as `async with EventSourcedSystem(...) as system`. Plain actors live in it as in any `ActorSystem`.
+    Use it as `async with EventSourcedSystem(...) as system`; where no event loop runs, `with EventSourcedSystem(...) as
+    system` gives a `SyncSystem`, on a loop of its own. Plain actors live in it as in any `ActorSystem`.
 
     Args:
         log: path of the log, `":memory:"`, or an open event store, which its owner closes.
@@ -65,7 +73,7 @@ class EventSourcedSystem(ActorSystem):
         options: see `ActorSystem`.
 
     Raises:
-        ConfigError: no event loop is running, or a setting cannot work.
+        ConfigError: a setting cannot work; told when it is opened where no event loop is running yet.
     """
 
     def __init__(
@@ -80,7 +88,10 @@ class EventSourcedSystem(ActorSystem):
         snapshot_every: int | None = SNAPSHOT_EVERY,
         **options: Unpack[SystemOptions],
     ) -> None:
-        super().__init__(**options)
+        self._options = options
+        self._is_bound = asyncio._get_running_loop() is not None
+        if self._is_bound:
+            super().__init__(**options)
         if snapshot_every is not None and snapshot_every < 1:
             raise ConfigError(f"snapshot_every must be None or >= 1, not {snapshot_every!r:.60}")
         self._log = log
@@ -104,6 +115,11 @@ class EventSourcedSystem(ActorSystem):
         """
         return self._opened().store
 
+    @property
+    def patience_s(self) -> float:
+        """How long its end may take at most, in seconds, if the log does not hang."""
+        return self._cancel_grace_s + 2 * self._options.get("close_grace_s", 5.0) + STOP_NOW_WAIT_S
+
     async def __aenter__(self) -> Self:
         """Open the log.
 
@@ -114,11 +130,23 @@ class EventSourcedSystem(ActorSystem):
         """
         if self._journal is not None:
             raise ConfigError("this system has been open already; make another one")
+        if not self._is_bound:
+            self._is_bound = True
+            super().__init__(**self._options)
         store = await self._open_store()
         self._journal = Journal(store)
         if self._snapshot_every is not None:
             self._journal.snapshots = Snapshots(store, self._snapshot_every)
         return self
+
+    def __enter__(self) -> "SyncSystem":
+        self._face = SyncSystem(self)
+        return self._face
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._face.close()
 
     @property
     def host(self) -> Host:
@@ -194,3 +222,53 @@ class EventSourcedSystem(ActorSystem):
         if self._journal is None:
             raise ConfigError("the system is not open; use it inside `async with`")
         return self._journal
+
+
+class SyncSystem:
+    """An open `EventSourcedSystem` for code without a loop: `with EventSourcedSystem(...) as system`.
+
+    For any number of threads. Actors, cores and async `perform` functions run on the loop's thread.
+    """
+
+    def __init__(self, system: EventSourcedSystem) -> None:
+        """Open `system` on a loop of its own; `with` is the usual way to do so.
+
+        Raises:
+            WouldDeadlock: an event loop runs in this thread; write `async with`.
+            ConfigError: the system has been open already, or was made on another loop; or a setting cannot work.
+            LogInUse: another process owns the log.
+        """
+        self.asynchronous = system
+        self.loop_thread = LoopThread(system, name="refold-actors", patience_s=system.patience_s, what="system")
+        self.loop_thread.start()
+
+    @property
+    def host(self) -> SyncHost:
+        """Hosts event-sourced actors: `books = system.host("book", OrderBook)`; see `SyncHost.__call__`."""
+        return SyncHost(self.loop_thread, self.asynchronous.host)
+
+    @property
+    def store(self) -> EventStore:
+        """The log."""
+        return self.asynchronous.store
+
+    def start(self, factory: Callable[..., Actor], *args: Any, address: str | None = None, **kwargs: Any) -> ActorRef:
+        """Start a plain actor, and return its ref, whose `ask` blocks; see `ActorSystem.start`."""
+        return self.loop_thread.run(lambda: self.asynchronous.start(factory, *args, address=address, **kwargs))
+
+    def register(self, kind: str, factory: Callable[[str], Actor]) -> None:
+        """Let messages to `"<kind>/<id>"` start an actor there; see `ActorSystem.register`."""
+        run_on_loop(self.loop_thread, lambda: self.asynchronous.register(kind, factory))
+
+    def ref(self, address: str) -> ActorRef:
+        """Return a ref to an address; nothing is started."""
+        return self.asynchronous.ref(address)
+
+    def live(self) -> tuple[str, ...]:
+        """Return the addresses that have an actor now, oldest first."""
+        return run_on_loop(self.loop_thread, self.asynchronous.live)
+
+    def close(self) -> None:
+        """End the system, its loop and its thread, as leaving `with` does; any number of times."""
+        if self.loop_thread.is_ours:
+            self.loop_thread.stop()

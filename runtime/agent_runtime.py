@@ -18,9 +18,10 @@ from typing import Any, Generic, Self, Unpack, overload
 from refold.actors.calls.policy import Policy
 from refold.actors.calls.protocols import Provider
 from refold.actors.effects import read_state
-from refold.actors.hosting import Host
+from refold.actors.hosting import Host, SyncHost
 from refold.actors.kernel.clock import moved_after
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.sync.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
 from refold.agents.agent import Agent, AgentParts, AnyAgent, ApprovalHandler, agent_of, parts_and_rest
 from refold.agents.skill import Skill, checked_skills
 from refold.context import RuntimeContext
@@ -46,7 +47,6 @@ from refold.sessions.run_handle import RunHandle, run_id_parts
 from refold.sessions.session import Session
 from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
-from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
 from refold.sync.session import SyncRunHandle, SyncSession, SyncSubscription
 from refold.tools.registry import ToolRegistry
 from refold.type_parameters import Out_co
@@ -468,6 +468,11 @@ class SyncRuntime(Generic[Out_co]):
     def system(self) -> ActorSystem:
         """The actors; their refs are good in every thread, with a blocking `ask` outside the loop's."""
         return self.asynchronous.system
+
+    @property
+    def host(self) -> SyncHost:
+        """Hosts event-sourced actors beside the sessions: `books = runtime.host("book", OrderBook)`; see `SyncHost`."""
+        return SyncHost(self.loop_thread, self.asynchronous.host)
 
     @property
     def metrics(self) -> SyncMetrics:

@@ -136,7 +136,10 @@ class ActorSystem:
         try:
             self.loop = asyncio.get_running_loop()
         except RuntimeError:
-            raise ConfigError("an ActorSystem is made inside a running event loop, in an `async def`") from None
+            raise ConfigError(
+                "an ActorSystem is made inside a running event loop, in an `async def`; without one, write `with "
+                "EventSourcedSystem() as system`, which takes plain actors too"
+            ) from None
         if not (ask_timeout_s > 0 and close_grace_s >= 0):
             raise ConfigError("ask_timeout_s must be > 0 and close_grace_s >= 0")
         if mailbox_capacity < 1 or not (passivate_after_s is None or passivate_after_s >= 0):

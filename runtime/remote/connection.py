@@ -24,6 +24,7 @@ import msgspec
 
 from refold.actors.calls.conversation import own_copy
 from refold.actors.kernel.clock import Clock, SystemClock
+from refold.actors.sync.loop_thread import LoopThread, blocking
 from refold.events.core.content import Message
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, kind_and_identifier, stream_name
@@ -52,7 +53,6 @@ from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import known_run, run_id_parts
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import LogOwner, log_owner
-from refold.sync.loop_thread import LoopThread, blocking
 
 T = TypeVar("T")
 

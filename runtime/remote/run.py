@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from refold.actors.kernel.clock import Clock
+from refold.actors.sync.loop_thread import LoopThread, blocking, next_or_none
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import RunId, SessionId
 from refold.publishing.notifications import RecordedSessionEvent
@@ -17,7 +18,6 @@ from refold.remote.follow import follow_run
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import input_of, place_of
 from refold.sessions.sent_input import RunEvents
-from refold.sync.loop_thread import LoopThread, blocking, next_or_none
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The runtime for callers without a loop: a loop in a thread, and faces that block.
+"""The runtime for callers without a loop: faces that block, before a loop in a thread (`refold.actors.sync`).
 
-Read `loop_thread` first; `session` has the faces of sessions, and `refold.agent_runtime` that of a runtime.
+Read `session` first, which has the faces of sessions; `refold.agent_runtime` has that of a runtime.
 """

@@ -1,8 +1,9 @@
 """A session for threads, with its streams and subscriptions: the same commands and questions, each of which blocks.
 
 Read `refold.sessions.session` for what each of them does, `refold.sessions.stream` and `refold.publishing.subscription`
-for what is yielded, and `refold.sync.loop_thread` for the thread. The rules: nothing is decided here; and what stands
-behind a face is touched on its loop's thread only, as long as that runs; afterwards what had come is still yielded.
+for what is yielded, and `refold.actors.sync.loop_thread` for the thread. The rules: nothing is decided here; and what
+stands behind a face is touched on its loop's thread only, as long as that runs; afterwards what had come is still
+yielded.
 """
 
 from collections.abc import Callable, Coroutine, Generator, Iterator
@@ -14,6 +15,7 @@ from typing import Any, Generic, Self, TypeAlias, Unpack
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
+from refold.actors.sync.loop_thread import AlreadyClosed, LoopThread, blocking, next_or_none, run_on_loop
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Json
 from refold.events.core.ids import RunId, SessionId
@@ -25,7 +27,6 @@ from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import RunHandle, RunReader
 from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
-from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, next_or_none, run_on_loop
 from refold.type_parameters import Out_co
 
 ReadInThread: TypeAlias = Callable[[SessionId, int, int], Coroutine[Any, Any, list[RecordedSessionEvent]]]

@@ -62,6 +62,7 @@ BEGUN_ELSEWHERE = {
         "kernel/lifecycle.py": "the work of an actor, which learns of its end",
         "kernel/supervision.py": "background work",
         "kernel/system.py": "the end of a system, for its caller",
+        "sync/loop_thread.py": "a call of a thread, which learns of its end",
         "system.py": "the end of a system, for its caller",
     },
     "runtime": {
@@ -76,7 +77,6 @@ BEGUN_ELSEWHERE = {
         "resilience/deduplicator.py": "work for its caller",
         "sessions/sent_input.py": "an input, for its caller",
         "sigterm.py": "the end of a runtime; a second signal ends the process",
-        "sync/loop_thread.py": "a call of a thread, which learns of its end",
         "tools/dry_run.py": "a call, for its caller",
     },
     "stores": {

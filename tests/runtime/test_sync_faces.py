@@ -21,7 +21,6 @@ FACES: list[tuple[type, type]] = [
 NOT_FOR_THREADS = {
     refold.AgentRuntime: {
         "context",  # What its parts share, on the loop.
-        "host",  # Awaited; the refs of what it hosts serve threads. Host by `asynchronous`, on the loop.
         "event_bus",  # Used on the loop only; `subscribe` and `follow` are the ways to it.
         "open",  # A SyncRuntime is open.
         "require_open",  # Asks whether this is the loop.

@@ -50,9 +50,9 @@ from refold.commands.run.options import (
 from refold.commands.steer.delivery import approve_line
 
 if TYPE_CHECKING:
+    from refold.actors.sync.loop_thread import LoopThread
     from refold.commands.run.chat_session import ApprovalNeeded, ChatSession, Ended
     from refold.events.session.events import ToolApprovalRequested
-    from refold.sync.loop_thread import LoopThread
 
 CONTINUES: Final = "\\"
 """At the end of a line that a person writes, it says that the next one belongs to it."""
@@ -150,8 +150,8 @@ def chat(
 
 
 def _chat(name: str | None, choice: ModelChoice, log: Path, session_id: str | None) -> int:
+    from refold.actors.sync.loop_thread import LoopThread
     from refold.commands.run.chat_session import ChatSession
-    from refold.sync.loop_thread import LoopThread
 
     session = ChatSession(chosen_agent(name, choice), log, session_id)
     thread = LoopThread(session, name="refold-chat", patience_s=PATIENCE_S)
