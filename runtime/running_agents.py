@@ -43,6 +43,7 @@ from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.memory.graph import GraphStore
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import Settings
+from refold.sessions.schedule import next_time
 from refold.tools.tool import Tool
 
 log = logging.getLogger("refold.runtime")
@@ -238,6 +239,7 @@ class RunningAgents:
                 after_order=after_order,
                 cancel_grace_s=options.cancel_grace_s,
                 queue_max=options.queue_max,
+                next_time=next_time,
                 recalling=found.recalling,
                 graph_entities=_entities_seen(found.agent.graph) if found.agent.graph is not None else None,
             )

@@ -74,7 +74,7 @@ AT_HOME_IN = {
 }
 """Modules that may be imported only in some places: SQL is the stores' business; clock and randomness are injected."""
 
-HEAVY_MODULES = {"httpx", "hypothesis", "networkx", "numpy", "pydantic", "rich", "typer"}
+HEAVY_MODULES = {"cronsim", "httpx", "hypothesis", "networkx", "numpy", "pydantic", "rich", "typer"}
 """What `import refold` must not load."""
 
 OF_NO_LAYER = "refold._lazy"

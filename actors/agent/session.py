@@ -77,6 +77,7 @@ from refold.events.session.events import (
     CancelRequested,
     InputQueued,
     ModelResponded,
+    Repeat,
     RequestBuilt,
     RunCancelled,
     RunCompleted,
@@ -127,6 +128,9 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     cancel_grace_s: float = 5.0
     queue_max: int | None = QUEUE_MAX
     """Most inputs that wait in one session."""
+    next_time: Callable[[Repeat, int, int], int | None]
+    """Given when an input is due again and again, when it was due, and a time not before that: returns when it is due
+    next after that time; None = never."""
     recalling: Recalling | None = None
     """The agent's memories, which are told what was recalled; None = it has none."""
     graph_entities: Callable[[SessionContext], int | None] | None = None
@@ -489,7 +493,12 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         )
 
     def due(self, effect: WaitUntil) -> SessionCommand:
-        return RecordTimer(timer=effect.key)
+        first = self.state.scheduled[0] if self.state.scheduled else None
+        next_at: int | None = None
+        if first is not None and first.timer == effect.key and first.every is not None:
+            now_us = max(self.actor.system.clock.now_us(), first.due_at)
+            next_at = self._setting.next_time(first.every, first.due_at, now_us)
+        return RecordTimer(timer=effect.key, next_at=next_at)
 
     def cancel(self, effect: CallModel | RunTool | AskPerson) -> None:
         cause = event_ref(self._stream, self._last_batch) if self._last_batch else None

@@ -146,7 +146,9 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             return _admit_tool_result(state, command)
         case commands.RecordTimer(timer=timer):
             wanted = any(type(effect) is WaitUntil and effect.key == timer for effect in pending(state))
-            return ev.TimerFired(timer=timer) if wanted else Recorded(0)
+            first = state.scheduled[0] if state.scheduled else None
+            again = first is not None and first.timer == timer and first.every is not None
+            return ev.TimerFired(timer=timer, next_at=command.next_at if again else None) if wanted else Recorded(0)
         case commands.RecordCallWaiting(call=call, waits=waits):
             at_work = state.turn
             if at_work is None or call not in at_work.running or (call in at_work.waiting) == waits:
@@ -163,7 +165,7 @@ def _admit_input(state: SessionState, command: commands.SendInput) -> ev.Session
     if not content:
         raise CommandRejected("an input needs some content; send a text that is not blank, or an image")
     original, options = command.original, command.options
-    digest = input_digest(original or content, options) if command.key is not None else None
+    digest = input_digest(original or content, options, command.every) if command.key is not None else None
     if (recorded := _recorded_as(state, "send", command.key, digest)) is not None:
         return recorded
     if options is not None:
@@ -180,6 +182,7 @@ def _admit_input(state: SessionState, command: commands.SendInput) -> ev.Session
             key=command.key,
             original=original,
             options=options,
+            every=command.every,
         )
     run = state.run
     if command.now and run is not None and run.ending is None and not run.finishing and not command.cancelled:

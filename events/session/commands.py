@@ -13,7 +13,7 @@ from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.model.refused import Part, RefusedParts
-from refold.events.session.events import Verdict
+from refold.events.session.events import Repeat, Verdict
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +88,8 @@ class SendInput(msgspec.Struct, frozen=True, kw_only=True):
     """The caller's token is cancelled already."""
     due_at: int | None = None
     """Accept it for this time, in microseconds since the epoch; None = at once."""
+    every: Repeat | None = None
+    """From `due_at` on again and again; None = once."""
     now: bool = False
     """Join the run under way before its next model call; where there is none it is an ordinary input."""
     stepwise: bool = False
@@ -252,6 +254,8 @@ class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
 
     timer: str
     """The effect key of the wait."""
+    next_at: int | None = None
+    """When that of an input that is due again and again comes next, in microseconds since the epoch; None = never."""
 
 
 SessionCommand: TypeAlias = (

@@ -108,6 +108,17 @@ class ContentTakenBack(Event, frozen=True, kw_only=True, tag="session.content_ta
     key: str | None = None
 
 
+class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When an input is due again: after an interval, or at the times of a cron line."""
+
+    interval_us: int = 0
+    """From one due time to the next; 0 = the cron line says when."""
+    cron: str = ""
+    """Minute, hour, day of the month, month, day of the week."""
+    zone: str = "UTC"
+    """IANA name of the time zone in which the cron line is read."""
+
+
 class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1"):
     """An input was accepted; its run is `run_<version of the event that accepted it>`."""
 
@@ -118,6 +129,8 @@ class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1
     """Its token was cancelled before it was accepted: its run makes no model call."""
     scheduled: int = 0
     """Version of the TimerSet that accepted it for a later time; 0 = this event accepted it."""
+    reminder: int = 0
+    """Version of the TimerSet of which it is one of many, each with a run of its own; 0 = of none."""
     joins: RunId | None = None
     """The run under way, which it joins before the next model call; None = it has a run of its own."""
     stepwise: bool = False
@@ -397,7 +410,11 @@ class RunParked(Event, frozen=True, kw_only=True, tag="session.run_parked.v1"):
 
 
 class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
-    """An input was accepted for a later time; its run is `run_<version of this event>`."""
+    """An input was accepted for a later time; its run is `run_<version of this event>`.
+
+    One that is due again and again has a run for each time, `run_<version of its InputQueued>`; the name that it has
+    here stands for all that are still to come.
+    """
 
     timer: str
     """The effect key of the wait."""
@@ -410,6 +427,8 @@ class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
     """What was given, where middleware changed it; the key is of that."""
     options: RunOptions | None = None
     """What its run does otherwise than the agent; None = nothing."""
+    every: Repeat | None = None
+    """When it is due again; None = never."""
 
 
 class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1"):
@@ -417,6 +436,8 @@ class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1")
 
     timer: str
     """The effect key of the wait."""
+    next_at: int | None = None
+    """Where the input is due again: when, in microseconds since the epoch; None = it is not."""
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

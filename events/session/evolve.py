@@ -51,6 +51,7 @@ from refold.events.session.state import (
     content_digest,
     deadline_key,
     input_digest,
+    input_key,
     retry_key,
     run_of_input,
     says_something,
@@ -138,22 +139,39 @@ def _remember_calls(state: SessionState, messages: Sequence[Message]) -> None:
 
 
 def _timer_set(state: SessionState, event: ev.TimerSet) -> None:
-    scheduled = ScheduledInput(event.due_at, state.version, event.timer, event.content, event.key, event.options)
-    insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
+    _schedule(
+        state,
+        ScheduledInput(
+            event.due_at,
+            state.version,
+            event.timer,
+            event.content,
+            event.key,
+            event.options,
+            event.every,
+            set_at=state.version,
+        ),
+    )
     if event.key is not None:
-        digest = input_digest(event.original or event.content, event.options)
+        digest = input_digest(event.original or event.content, event.options, event.every)
         state.keys[event.key] = SessionKey(state.version, digest, "send", run_of_input(state.version))
+
+
+def _schedule(state: SessionState, scheduled: ScheduledInput) -> None:
+    insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
 
 
 def _input_queued(state: SessionState, event: ev.InputQueued) -> None:
     run = event.joins or run_of_input(event.scheduled or state.version)
     message = Message("user", event.content)
-    queued = QueuedInput(state.version, run, message, event.key, event.cancelled, event.stepwise, options=event.options)
+    queued = QueuedInput(
+        state.version, run, message, event.key, event.cancelled, event.stepwise, event.options, event.reminder
+    )
     if event.key is not None and not event.scheduled:
         cancelled = state.version if event.cancelled else 0
         digest = input_digest(event.original or event.content, event.options)
         state.keys[event.key] = SessionKey(state.version, digest, "send", run, cancelled=cancelled)
-    if event.scheduled:
+    if event.scheduled or event.reminder:
         state.due = None
     if event.joins is None:
         state.queue.append(queued)
@@ -380,7 +398,22 @@ def _run_parked(state: SessionState, event: ev.RunParked) -> None:
 
 def _timer_fired(state: SessionState, event: ev.TimerFired) -> None:
     if state.scheduled and state.scheduled[0].timer == event.timer:
-        state.due = state.scheduled.pop(0)
+        due = state.scheduled.pop(0)
+        # A reminder that still waits for its turn says the same: there are never two in the queue.
+        if due.every is None or all(queued.reminder != due.version for queued in state.queue):
+            state.due = due
+        if event.next_at is not None:
+            again = ScheduledInput(
+                event.next_at,
+                due.version,
+                input_key(state.version),
+                due.content,
+                None,
+                due.options,
+                due.every,
+                set_at=state.version,
+            )
+            _schedule(state, again)
         return
     run = state.run
     if run is None:

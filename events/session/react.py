@@ -306,6 +306,8 @@ def _next(state: SessionState) -> list[ev.SessionEvent]:
     # since `evolve` holds it in `due` only for the length of a batch.
     due = state.due
     if due is not None:
+        if due.every is not None:
+            return [ev.InputQueued(content=due.content, reminder=due.version, options=due.options)]
         return [ev.InputQueued(content=due.content, key=due.key, scheduled=due.version, options=due.options)]
     run = state.run
     if run is None:  # Without a run a turn is that of an imported history, whose calls are closed first.
@@ -466,7 +468,12 @@ def pending(state: SessionState) -> list[SessionEffect]:
     if state.scheduled:
         first = state.scheduled[0]
         effects.append(
-            WaitUntil(key=first.timer, causation=first.version, correlation=first.version, due_at=first.due_at)
+            WaitUntil(
+                key=first.timer,
+                causation=first.set_at or first.version,
+                correlation=first.version,
+                due_at=first.due_at,
+            )
         )
     run = state.run
     if run is None:

@@ -37,7 +37,7 @@ from refold.events.model.messages import StopReason
 from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import Usage, overspent
 from refold.events.session import events as ev
-from refold.events.session.events import RunFailureKind, RunTotals, SetAside, ToolAttemptFailed, Verdict
+from refold.events.session.events import Repeat, RunFailureKind, RunTotals, SetAside, ToolAttemptFailed, Verdict
 
 Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
 """What a run is doing.
@@ -67,6 +67,7 @@ class QueuedInput(msgspec.Struct):
     cancelled: bool = False
     stepwise: bool = False
     options: RunOptions | None = None
+    reminder: int = 0
 
 
 class ScheduledInput(msgspec.Struct):
@@ -79,6 +80,9 @@ class ScheduledInput(msgspec.Struct):
     content: tuple[UserContent, ...]
     key: str | None = None
     options: RunOptions | None = None
+    every: Repeat | None = None
+    set_at: int = 0
+    """Version of the event that set the time; 0 = the TimerSet."""
 
 
 class TurnCall(msgspec.Struct):
@@ -337,8 +341,10 @@ def content_digest(content: object) -> str:
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
 
 
-def input_digest(content: tuple[UserContent, ...], options: RunOptions | None) -> str:
+def input_digest(content: tuple[UserContent, ...], options: RunOptions | None, every: Repeat | None = None) -> str:
     """Return the digest under which a keyed input is remembered."""
+    if every is not None:
+        return content_digest((content, options, every))
     return content_digest(content if options is None else (content, options))
 
 

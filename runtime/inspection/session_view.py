@@ -198,6 +198,8 @@ class WaitingInput(msgspec.Struct, frozen=True, kw_only=True):
     content: tuple[Block, ...]
     due_at: int | None = None
     """When its run is to begin, in microseconds since the epoch; None = when those before it have ended."""
+    every: ev.Repeat | None = None
+    """When it is due again after that; None = never. `run` stands for all of its runs that are still to come."""
 
 
 class EffectInFlight(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,7 +339,7 @@ def _waiting_inputs(state: SessionState) -> tuple[WaitingInput, ...]:
     return (
         *(WaitingInput(run=waiting.run, content=waiting.message.content) for waiting in (*joining, *state.queue)),
         *(
-            WaitingInput(run=run_of_input(later.version), content=later.content, due_at=later.due_at)
+            WaitingInput(run=run_of_input(later.version), content=later.content, due_at=later.due_at, every=later.every)
             for later in state.scheduled
         ),
     )

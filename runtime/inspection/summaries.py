@@ -90,9 +90,11 @@ def _run_words(event: Event) -> str:
         case ev.InputQueued(content=content):
             return content_words(content) + _input_words(event)
         case ev.TimerSet(due_at=due_at, content=content):
-            return f"{content_words(content)} (for {time_words(due_at)}){_in_brackets(event.options)}"
-        case ev.TimerFired(timer=timer):
-            return f"the time of {timer} has come"
+            when = f"{time_words(due_at)}{repeat_words(event.every)}"
+            return f"{content_words(content)} (for {when}){_in_brackets(event.options)}"
+        case ev.TimerFired(timer=timer, next_at=next_at):
+            again = f"; it comes again at {time_words(next_at)}" if next_at is not None else ""
+            return f"the time of {timer} has come{again}"
         case ev.TurnAllowed(run=run, turn=turn):
             return f"{run} may take turn {turn}"
         case ev.RunStarted(run=run) | ev.RunCompleted(run=run) | ev.RunCancelled(run=run):
@@ -135,7 +137,16 @@ def _input_words(event: ev.InputQueued) -> str:
         return " (cancelled before it was accepted)"
     if event.joins is not None:
         return f" (joins {event.joins})"
-    return f"{' (one turn at a time)' if event.stepwise else ''}{_in_brackets(event.options)}"
+    words = " (one turn at a time)" if event.stepwise else ""
+    words += f" (the reminder of version {event.reminder})" if event.reminder else ""
+    return words + _in_brackets(event.options)
+
+
+def repeat_words(every: ev.Repeat | None) -> str:
+    """Return how often an input is due again, with what stands before it: `, then every 3,600 s`; empty = it is not."""
+    if every is None:
+        return ""
+    return f", then {every.cron} in {every.zone}" if every.cron else f", then every {every.interval_us / 1e6:,g} s"
 
 
 def _in_brackets(options: RunOptions | None) -> str:

@@ -274,7 +274,7 @@ async def known_run(
         stream = stream_name(SESSION_KIND, session)
         page = await store.read_stream(stream, after_version=input_of(RunId(run)) - 1, limit=1)
         match SESSION_CODEC.decode_all(page):
-            case [InputQueued(joins=None, scheduled=0) | TimerSet()]:
+            case [InputQueued(joins=None, scheduled=0) | TimerSet(every=None)]:
                 return RunId(run)
             case _:
                 pass

@@ -173,7 +173,8 @@ class SentInput:
         gone: asyncio.CancelledError | None = None
         while not self.is_done:
             try:
-                await asyncio.wait([self._task, self._left], return_when=asyncio.FIRST_COMPLETED)
+                ends: list[asyncio.Future[Any]] = [self._task, self._left]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError as error:
                 gone = error
                 self.abandon()

@@ -6,7 +6,7 @@ A `Session` is a light handle on an address: make as many as you like. What is k
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, Unpack
 
 from refold.actors.agent.session import PerformedInRun
@@ -55,6 +55,7 @@ from refold.sessions.named_content import aside_command, content_at, take_back_c
 from refold.sessions.outcome import RunResult, Spent, TurnResult
 from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, sessions_below
 from refold.sessions.run_handle import RunHandle, known_run
+from refold.sessions.schedule import first_time, repeat_of
 from refold.sessions.sent_input import RunWatcher, SentInput, begin
 from refold.sessions.stream import RunStream
 from refold.stores.values.backend import PersistenceBackend, save_in
@@ -179,28 +180,48 @@ class Session(Generic[Out_co]):
         return RunHandle(self._access, name)
 
     async def remind(
-        self, content: Input, *, at: datetime, key: str | None = None, **options: Unpack[RunOverrides]
+        self,
+        content: Input,
+        *,
+        at: datetime | None = None,
+        every: timedelta | str | None = None,
+        zone: str = "UTC",
+        key: str | None = None,
+        **options: Unpack[RunOverrides],
     ) -> RunId:
-        """Accept an input for a later time and return its run as soon as that is durable.
+        """Accept an input for a later time, or for many, and return its run as soon as that is durable.
 
-        The runtime that is open then begins the run; one that opens later does so at once. Cancel it with
-        `cancel(run=…)`.
+        The runtime that is open then begins the run; one that opens later does so at once. With `every` there is a run
+        for each time, which `refold show` names, and what is returned stands for all that are still to come. Of times
+        that passed while no runtime was open one run begins, not one for each; and of the same reminder never more
+        than one waits in the queue. Cancel it with `cancel(run=…)`.
 
         Args:
             content: text or blocks; not empty.
-            at: a time with a time zone.
-            key: idempotency key.
+            at: a time with a time zone; with `every` the first one. None = the first time of `every` from now on.
+            every: an interval of at least a second, or a cron line (minute, hour, day, month, day of the week), for
+                which `refold[cron]` is installed.
+            zone: IANA name of the time zone in which the cron line is read.
+            key: idempotency key, of the input and of `every`, not of its times.
             options: as for `send`.
 
         Raises:
-            ConfigError: the time has no time zone.
+            ConfigError: there is neither a time nor an interval; the time has no time zone; or the interval, the line
+                or the zone cannot be one.
             CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
             PersistenceError: the input could not be recorded.
         """
+        if at is None and every is None:
+            raise ConfigError("a reminder has a time (`at`), an interval or a cron line (`every`), or both")
+        repeat = repeat_of(every, zone) if every is not None else None
+        due_at = checked_time(at) if at is not None else None
+        if due_at is None and repeat is not None:
+            due_at = first_time(repeat, self._context.system.clock.now_us())
         command = SendInput(
             content=tuple(input_blocks(content)),
             key=checked_key(key),
-            due_at=checked_time(at),
+            due_at=due_at,
+            every=repeat,
             options=run_options(options),
         )
         performed = await self._access.ask(command)

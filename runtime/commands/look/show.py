@@ -42,7 +42,7 @@ async def show(
     byte: a text, or an image's file.
 
     JSON: {session, parent, agent, model, status, version, last_version, at, usage, run, queue: [{run, content,
-    due_at}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With
+    due_at, every}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, ...}]}. With
     --events: {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
     causation}]}; of another stream the same with stream in place of session. With --request: {session, version,
     request: {model, system_prompt, messages, tools, ...}, recalled, prepared, open, sent, as_sent}. Times are

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, assert_never
 from refold.commands.output import counted, exact_json, exact_line, one_line, write_exact, write_paragraph
 from refold.events.core.content import ThinkingBlock
 from refold.inspection.session_view import SessionView
-from refold.inspection.summaries import block_words, call_words, content_words, kind_words, usage_words
+from refold.inspection.summaries import block_words, call_words, content_words, kind_words, repeat_words, usage_words
 from refold.inspection.times import duration_words, time_words
 from refold.inspection.transcript import CallEntry, MessageEntry, NoteEntry, RunEndEntry
 
@@ -98,4 +98,5 @@ def _write_present(to: "Console", view: SessionView) -> None:
         write_paragraph(to, f"in flight: {effect.key} · {one_line(effect.what)}", indent=2)
     for waiting in view.queue:
         when = f" · for {time_words(waiting.due_at)}" if waiting.due_at is not None else ""
+        when += repeat_words(waiting.every)
         write_paragraph(to, f"waiting: {waiting.run}{when} · {one_line(content_words(waiting.content))}", indent=2)
