@@ -31,6 +31,7 @@ from refold import (
     Session,
     Streamed,
     TextDelta,
+    close_on_sigterm,
 )
 
 
@@ -44,7 +45,8 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         log="fastapi.db",
     ) as runtime:
         app.state.runtime = runtime
-        yield
+        async with close_on_sigterm(runtime):  # Or a response that is still streamed would keep the server from ending.
+            yield
 
 
 app = FastAPI(lifespan=lifespan)

@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     from refold.sessions.structured_output import OutputValidator as OutputValidator
     from refold.sessions.turn_checkpoints import step_key as step_key
     from refold.sessions.turn_checkpoints import step_versions as step_versions
+    from refold.sigterm import close_on_sigterm as close_on_sigterm
     from refold.sigterm import stop_on_sigterm as stop_on_sigterm
     from refold.sync.session import SyncRunHandle as SyncRunHandle
     from refold.sync.session import SyncRunReader as SyncRunReader
@@ -212,7 +213,7 @@ else:
             "refold.sessions.stream": "RunStream",
             "refold.sessions.structured_output": "OutputValidator",
             "refold.sessions.turn_checkpoints": "step_key step_versions",
-            "refold.sigterm": "stop_on_sigterm",
+            "refold.sigterm": "close_on_sigterm stop_on_sigterm",
             "refold.sync.session": "SyncRunHandle SyncRunReader SyncRunStream SyncSession SyncSubscription",
             "refold.tools.registry": "ToolRegistry",
             "refold.tools.tool": "Tool tool",

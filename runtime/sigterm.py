@@ -10,6 +10,7 @@ import logging
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from types import FrameType
 from typing import Final
 
 from refold.actors.kernel.errors import ActorStopped
@@ -28,8 +29,7 @@ async def stop_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
 
     `async with AgentRuntime(...) as runtime, stop_on_sigterm(runtime): ...`. Open runs are left open, to go on at the
     next start; a caller that waits for one gets ActorStopped. Code after the block does not run, `finally` does.
-    A second SIGTERM ends the process at once. Web servers have handlers of their own: close the runtime in their
-    shutdown (lifespan) instead.
+    A second SIGTERM ends the process at once. Web servers have handlers of their own: use `close_on_sigterm` there.
 
     Raises:
         ConfigError: this is not the main thread, which is the one that gets signals, or the system has none.
@@ -54,6 +54,47 @@ async def stop_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
         if stop.closing is None:
             signal.signal(signal.SIGTERM, previous)
+
+
+@asynccontextmanager
+async def close_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
+    """Begin to close `runtime` at SIGTERM or SIGINT, and let the server go on with what it does then.
+
+    For the lifespan of a web server: `async with AgentRuntime(...) as runtime, close_on_sigterm(runtime): yield`. A
+    server that is told to stop waits for its responses before the lifespan ends, and a response that follows a session
+    would wait for the end of the runtime: closing it first ends each such response within the close grace. Streams of
+    sessions and readers of runs end, and a caller that waits for a run gets ActorStopped; open runs are left open.
+
+    Raises:
+        ConfigError: this is not the main thread, which is the one that gets signals.
+    """
+    loop = asyncio.get_running_loop()
+    closing = set[asyncio.Task[None]]()
+
+    def begin() -> None:
+        if not closing:
+            log.info("told to stop: the runtime closes")
+            closing.add(loop.create_task(runtime.close(), name="close the runtime when told to stop"))
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(begin)
+        previous = before[signal.Signals(number)]
+        if callable(previous):
+            previous(number, frame)
+
+    try:
+        for number in before:
+            signal.signal(number, handle)
+    except ValueError as error:
+        raise ConfigError("close_on_sigterm works in the main thread only") from error
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, previous)
 
 
 class _Stop:

@@ -1,13 +1,17 @@
 """Processes that SIGTERM ends: at once, which is a crash, or in order, where they asked for that. Signals are real."""
 
 import asyncio
+import re
 import signal
+import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import indent
 
+import httpx
 import pytest
 
-from refold import AgentConfig, AgentRuntime, ConfigError, ScriptedProvider, stop_on_sigterm
+from refold import AgentConfig, AgentRuntime, ConfigError, ScriptedProvider, close_on_sigterm, stop_on_sigterm
 from refold.events.kinds.runtime import RuntimeClosed
 from refold.events.session.events import RunCancelled, SessionEvent, ToolCallCompleted
 from tests.conformance.processes import BEGINNING, STRICT, command_line, left_in, read_until, started
@@ -196,6 +200,81 @@ def test_a_second_one_ends_the_run_command_at_once(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(timeout=60) == -signal.SIGTERM
     assert len(left_in(tmp_path / "events.db").runtimes) == 1
+
+
+SERVER = (
+    BEGINNING
+    + """
+from contextlib import asynccontextmanager
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+
+async def hang(request):
+    await asyncio.Event().wait()
+
+@asynccontextmanager
+async def lifespan(app):
+    model = ScriptedProvider([hang] * 9)
+    async with AgentRuntime(AgentConfig(model="m"), provider=model, log=log, close_grace_s=0) as it:
+        app.state.runtime = it
+        async with close_on_sigterm(it):
+            yield
+
+app = FastAPI(lifespan=lifespan)
+
+async def lines(items):
+    try:
+        async for item in items:
+            yield f"{type(item).__name__}\\n"
+    except ActorStopped:
+        yield "stopped\\n"
+
+@app.get("/{way}")
+async def follow(way: str):
+    session = await app.state.runtime.session("s" if way == "stream" else "t")
+    if way == "stream":
+        items = session.stream("go")
+    elif way == "follow":
+        items = session.follow(after_version=0)
+    else:
+        items = (await session.submit("go", key="k")).stream()
+    return StreamingResponse(lines(items))
+
+uvicorn.run(app, port=0)
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_with_open_streams_ends_and_leaves_its_runs_open(number: signal.Signals, log: Path) -> None:
+    with started(command_line("-c", SERVER, log), stderr=subprocess.STDOUT) as process:
+        address = re.search(r"(http://[\d.:]+)", read_until(process, "INFO:     Uvicorn running"))
+        assert address
+        with ExitStack() as streams, httpx.Client(base_url=address[1], timeout=60) as client:
+            lines = []
+            for way in ("stream", "read", "follow"):
+                lines.append(streams.enter_context(client.stream("GET", f"/{way}")).iter_lines())
+                assert next(lines[-1]) == "RecordedEvent"
+            process.send_signal(number)
+            ends = [list(each)[-1] for each in lines]
+        said = process.communicate(timeout=60)[0]
+    assert (ends[0], set(ends[1:]) <= {"stopped", "RecordedEvent"}) == ("stopped", True)
+    assert "Traceback" not in said
+    runtimes = left_in(log).runtimes
+    assert isinstance(runtimes[-1], RuntimeClosed)
+    assert runtimes[-1].open_runs == 2
+
+
+async def test_the_servers_handlers_are_there_again_after_the_block() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    async with (
+        AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([])) as runtime,
+        close_on_sigterm(runtime),
+    ):
+        assert signal.getsignal(signal.SIGTERM) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 # Where it cannot be.
