@@ -115,10 +115,10 @@ if TYPE_CHECKING:
     from refold.remote.connection import Connection as Connection
     from refold.remote.connection import SyncConnectedSession as SyncConnectedSession
     from refold.remote.connection import SyncConnection as SyncConnection
-    from refold.remote.connection import Unfinished as Unfinished
     from refold.remote.connection import connect as connect
     from refold.remote.run import ConnectedRun as ConnectedRun
     from refold.remote.run import SyncConnectedRun as SyncConnectedRun
+    from refold.remote.run import Unfinished as Unfinished
     from refold.sessions.checkpoint import Checkpoint as Checkpoint
     from refold.sessions.checkpoint import load_checkpoint as load_checkpoint
     from refold.sessions.outcome import Cancelled as Cancelled
@@ -199,10 +199,8 @@ else:
             "refold.publishing.notifications": "Missed Progressed Published Streamed",
             "refold.publishing.subscription": "Subscription",
             "refold.react.text": "parse_react_step ReActStep",
-            "refold.remote.connection": (
-                "connect ConnectedSession Connection SyncConnectedSession SyncConnection Unfinished"
-            ),
-            "refold.remote.run": "ConnectedRun SyncConnectedRun",
+            "refold.remote.connection": ("connect ConnectedSession Connection SyncConnectedSession SyncConnection"),
+            "refold.remote.run": "ConnectedRun SyncConnectedRun Unfinished",
             "refold.sessions.checkpoint": "Checkpoint load_checkpoint",
             "refold.sessions.outcome": (
                 "Cancelled Completed Failed Outcome RunError RunNotCompleted RunResult Spent TurnResult"

@@ -26,13 +26,14 @@ from refold.agents.agent import Agent, AgentParts, AnyAgent, ApprovalHandler, ag
 from refold.agents.skill import Skill, checked_skills
 from refold.context import RuntimeContext
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import SessionId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.core.ids import SessionId, checked_identifier, stream_name
 from refold.events.core.pure_core import Wait
 from refold.events.model.configuration import AgentConfig
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.react import pending
 from refold.events.session.state import SessionState
 from refold.inspection.log_reading import require_not_deleted
+from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
 from refold.keeping.deletion import Deletion, delete_in
 from refold.keeping.retention import ENDED, EndedStatus, Retention, retain_in
 from refold.lifecycle import Lifecycle
@@ -350,10 +351,25 @@ class AgentRuntime(Generic[Out_co]):
         self.require_open()
         return await retain_in(self.context, older_than, statuses, archive, dry_run=dry_run)
 
-    async def sessions(self) -> list[SessionId]:
-        """Return the ids of all sessions in the log, in code-point order."""
-        heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/")
-        return [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+    async def sessions(self, **wanted: Unpack[SessionsWanted]) -> list[SessionId]:
+        """Return the ids of all sessions in the log, or of those that are wanted, in code-point order.
+
+        Args:
+            wanted: `user`, `status` (one or several), `metadata` (what theirs has), `since` (a time with a zone: their
+                last event is not before it); and for pages `limit` and `after`, the last id of the page before.
+
+        Raises:
+            ConfigError: what is wanted cannot be, or the runtime is not open.
+            PersistenceError: the log cannot be read.
+        """
+        return await list_names(self.store, **wanted)
+
+    async def list_sessions(self, **wanted: Unpack[SessionsWanted]) -> list[ListedSession]:
+        """Return all sessions in the log, or those that are wanted, each with its user, its status and the like.
+
+        The arguments, and what is raised, are as for `sessions`.
+        """
+        return await list_sessions(self.store, **wanted)
 
     def subscribe(self, subscriber: Subscriber, *, session: str | None = None) -> Callable[[], None]:
         """Call `subscriber` on the loop with each event of one session, or of all; return what ends that.
@@ -498,6 +514,7 @@ class SyncRuntime(Generic[Out_co]):
     delete = blocking(AgentRuntime.delete)
     retain = blocking(AgentRuntime.retain)
     sessions = blocking(AgentRuntime.sessions)
+    list_sessions = blocking(AgentRuntime.list_sessions)
     recorded_after = blocking(AgentRuntime.recorded_after)
     tools_in_force = blocking(AgentRuntime.tools_in_force)
 

@@ -5,7 +5,7 @@ Read `refold.events.core.records` first for the shapes. The docstrings below are
 decisions and reads no clock. One store object has one writer: the journal calls `append` one at a time; reads
 may run at any time, beside an append too, and see only whole, committed batches. `WholeLog` adds what a store gives so
 that its whole log can be exported, and `ErasableLog` what it gives so that streams can be deleted: all stores that
-Refold brings give both, yours may.
+Refold brings give both, yours may. A store of many sessions gives `ListedLog` too, so that they are listed quickly.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,6 +102,23 @@ class EventStore(Protocol):
 
     async def close(self) -> None:
         """Release everything; a second call changes nothing. Later calls raise PersistenceError."""
+        ...
+
+
+class ListedLog(EventStore, Protocol):
+    """An event store that gives what a list of its streams tells about many of them in one read."""
+
+    async def read_outlines(self, streams: Sequence[str], *, first: int, tag: str) -> list[list[StoredEvent]]:
+        """Return of each stream its first events, its last one, and in between the last of a type, in their order.
+
+        Args:
+            streams: their names; one without events has none.
+            first: so many from the beginning.
+            tag: of the type of which the last one is wanted.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
         ...
 
 

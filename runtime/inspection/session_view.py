@@ -4,7 +4,9 @@
 The rule: looking never writes, and a session that cannot be decoded is listed as damaged instead of hiding others.
 """
 
-from typing import Literal, cast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypedDict, Unpack, cast, get_args
 
 import msgspec
 
@@ -13,7 +15,6 @@ from refold.events.core.codec import tag_of
 from refold.events.core.content import Block
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.core.pure_core import keys_of
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.messages import Usage
 from refold.events.model.request import prepared_of
@@ -28,10 +29,10 @@ from refold.events.session.state import (
     is_work,
     run_of_input,
 )
-from refold.inspection.log_reading import Batches, Streams, session_head
+from refold.inspection.log_reading import Batches, session_head
 from refold.inspection.summaries import call_words, content_words, effect_words
 from refold.inspection.transcript import Entry, Transcript
-from refold.stores.event_store import EventStore, WholeLog
+from refold.stores.event_store import EventStore, ListedLog, WholeLog
 from refold.stores.folding import Fold
 
 SessionStatus = Literal["idle", "open", "waiting", "parked", "completed", "failed", "cancelled", "damaged", "deleted"]
@@ -40,6 +41,12 @@ approval, or for its next step. `parked`: until a person decides. The next three
 `damaged`: its events cannot be read; `refold check` says where. `deleted`: nothing but a tombstone is left of it."""
 
 TOMBSTONES_PER_PAGE = 1_000
+
+SESSIONS_PER_PAGE = 500
+
+DESCRIBED = str(ev.SessionDescribed.__struct_config__.tag)
+
+INPUT = str(ev.InputQueued.__struct_config__.tag)
 
 FIRST_EVENTS = 4
 """Among so many of its first events a session's first input is looked for."""
@@ -68,15 +75,123 @@ class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of the effects in flight."""
     parent: SessionId | None = None
     """The session whose call of a subagent began it; None = no such call did."""
+    user: str | None = None
+    """None = no user was named."""
+    metadata: Mapping[str, str] = {}
 
 
-async def list_sessions(store: EventStore) -> list[ListedSession]:
-    """Return the sessions of a log, in order of their names.
+class SessionsWanted(TypedDict, total=False):
+    """Which sessions a list has; each that is given must fit."""
+
+    user: str | None
+    """Whose they are."""
+    status: SessionStatus | Collection[SessionStatus] | None
+    """One of the statuses that they have."""
+    metadata: Mapping[str, str] | None
+    """What their metadata has, among others."""
+    since: datetime | None
+    """When the last event of each was, at the earliest; with a time zone."""
+    limit: int | None
+    """Most sessions."""
+    after: str | None
+    """The name behind which the list goes on: the last one of the page before."""
+
+
+async def list_sessions(store: EventStore, **wanted: Unpack[SessionsWanted]) -> list[ListedSession]:
+    """Return the sessions of a log, or those that are wanted, in order of their names.
 
     Raises:
+        ConfigError: what is wanted cannot be.
         PersistenceError: the log cannot be read.
     """
-    return [await listed_session(store, head) async for head in Streams(store, prefix=f"{SESSION_KIND}/")]
+    fits, limit = _fitting(wanted), checked_page(wanted)
+    found: list[ListedSession] = []
+    after = f"{SESSION_KIND}/{wanted.get('after') or ''}"
+    while limit is None or len(found) < limit:
+        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=SESSIONS_PER_PAGE)
+        for head, outline in zip(heads, await _outlines(store, heads), strict=True):
+            if (listed := await _listed(store, head, outline, fits)) is not None:
+                found.append(listed)
+        if len(heads) < SESSIONS_PER_PAGE:
+            break
+        after = heads[-1].stream
+    return found[:limit]
+
+
+async def list_names(store: EventStore, **wanted: Unpack[SessionsWanted]) -> list[SessionId]:
+    """Return the names of the sessions that are wanted, in order; where all are, nothing of them is read.
+
+    Raises:
+        ConfigError: what is wanted cannot be.
+        PersistenceError: the log cannot be read.
+    """
+    if all(wanted.get(name) is None for name in ("user", "status", "metadata", "since")):
+        after = f"{SESSION_KIND}/{wanted.get('after') or ''}"
+        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=checked_page(wanted))
+        return [SessionId(head.stream.removeprefix(f"{SESSION_KIND}/")) for head in heads]
+    return [listed.session for listed in await list_sessions(store, **wanted)]
+
+
+def checked_page(wanted: SessionsWanted) -> int | None:
+    """Return the most sessions of a list, or raise ConfigError where that, or the one before, can be none."""
+    limit, after = wanted.get("limit"), wanted.get("after")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ConfigError(f"the limit of a list must be a whole number of at least 1, not {limit!r:.60}")
+    if after is not None and not isinstance(after, str):
+        raise ConfigError(f"a list goes on after the name of a session, not {after!r:.60}")
+    return limit
+
+
+class _Fitting(msgspec.Struct, frozen=True):
+    user: str | None
+    metadata: Mapping[str, str]
+    since: int
+    statuses: frozenset[str]
+
+    def has(self, listed: ListedSession) -> bool:
+        """Tell whether a session fits, but for its status."""
+        whose = self.user is None or listed.user == self.user
+        said = all(listed.metadata.get(key) == value for key, value in self.metadata.items())
+        return whose and said and listed.at >= self.since
+
+
+def _fitting(wanted: SessionsWanted) -> _Fitting:
+    since, status, metadata = wanted.get("since"), wanted.get("status"), wanted.get("metadata")
+    if since is not None and (not isinstance(since, datetime) or since.utcoffset() is None):
+        raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {since!r:.80}")
+    statuses = frozenset[str]((status,) if isinstance(status, str) else status or ())
+    if strange := sorted(statuses - set(get_args(SessionStatus))):
+        raise ConfigError(f"{strange[0]!r} is no status of a session; there are {', '.join(get_args(SessionStatus))}")
+    at = (since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) if since is not None else -1
+    return _Fitting(wanted.get("user"), metadata or {}, at, statuses)
+
+
+EVERY = _fitting({})
+
+
+async def _outlines(store: EventStore, heads: Sequence[StreamHead]) -> list[list[StoredEvent] | None]:
+    """Return what a list tells of sessions: their first events, the last one, and what says whose each is.
+
+    None = that one's cannot be read.
+    """
+    if hasattr(store, "read_outlines"):
+        try:
+            names = [head.stream for head in heads]
+            return list(await cast("ListedLog", store).read_outlines(names, first=FIRST_EVENTS, tag=DESCRIBED))
+        except LogFormatError:
+            if len(heads) > 1:  # One of them must not hide the others.
+                return [(await _outlines(store, [head]))[0] for head in heads]
+            return [None]
+    found: list[list[StoredEvent] | None] = []
+    for head in heads:
+        try:
+            events = await store.read_stream(head.stream)
+        except LogFormatError:
+            found.append(None)
+            continue
+        between = [event for event in events[FIRST_EVENTS:-1] if tag_of(event.data) == DESCRIBED]
+        found.append([*events[:FIRST_EVENTS], *between[-1:], *events[FIRST_EVENTS:][-1:]])
+    return found
 
 
 async def deleted_sessions(store: EventStore) -> list[ListedSession]:
@@ -111,30 +226,39 @@ async def listed_session(store: EventStore, head: StreamHead) -> ListedSession:
     Raises:
         PersistenceError: the log cannot be read.
     """
-    name = head.stream.removeprefix(f"{SESSION_KIND}/")
-    damaged = ListedSession(session=SessionId(name), status="damaged", version=head.version, began_at=0, at=0)
-    try:
-        first = await store.read_stream(head.stream, limit=FIRST_EVENTS)
-        last = await store.read_stream(head.stream, after_version=max(head.version - 1, 0), limit=1)
-    except LogFormatError:
-        return damaged
-    if not first or not last:
-        return damaged
-    try:
-        status: SessionStatus = await _status_of_head(store, head, last[0])
-        first_input = _first_input(first)
-    except LogFormatError:
-        status, first_input = "damaged", ""
-    return ListedSession(
-        session=SessionId(name),
-        status=status,
-        version=head.version,
-        began_at=first[0].at,
-        at=last[0].at,
-        first_input=first_input,
-        pending=keys_of(head.pending),
-        parent=parent_in(first[0]),
-    )
+    listed = await _listed(store, head, (await _outlines(store, [head]))[0], EVERY)
+    assert listed is not None
+    return listed
+
+
+async def _listed(
+    store: EventStore, head: StreamHead, outline: list[StoredEvent] | None, fits: _Fitting
+) -> ListedSession | None:
+    """Return what a list says of a session, or None where it does not fit; its status is the last that is looked at."""
+    name = SessionId(head.stream.removeprefix(f"{SESSION_KIND}/"))
+    listed = ListedSession(session=name, status="damaged", version=head.version, began_at=0, at=0)
+    if outline and outline[-1].version == head.version:
+        listed = msgspec.structs.replace(
+            listed, began_at=outline[0].at, at=outline[-1].at, pending=head.pending, parent=parent_in(outline[0])
+        )
+        try:
+            for event in _told(outline, DESCRIBED):
+                if isinstance(event, ev.SessionDescribed):
+                    listed = msgspec.structs.replace(listed, user=event.user, metadata=event.metadata)
+            if not fits.has(listed):
+                return None
+            first = next(_told(outline[:FIRST_EVENTS], INPUT), None)
+            if isinstance(first, ev.InputQueued):
+                listed = msgspec.structs.replace(listed, first_input=content_words(first.content))
+            status = await _status_of_head(store, head, outline[-1])
+            listed = msgspec.structs.replace(listed, status=status)
+        except LogFormatError:
+            listed = msgspec.structs.replace(listed, first_input="")
+    return listed if fits.has(listed) and (not fits.statuses or listed.status in fits.statuses) else None
+
+
+def _told(events: Sequence[StoredEvent], tag: str) -> Iterator[ev.SessionEvent]:
+    return iter(SESSION_CODEC.decode_all(event for event in events if tag_of(event.data) == tag))
 
 
 async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent) -> SessionStatus:
@@ -147,12 +271,6 @@ async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent
     waiting = Fold(head.stream, SESSION_CORE, SESSION_CODEC)
     await waiting.read(store, version=head.version)
     return status_of(waiting.state)
-
-
-def _first_input(events: list[StoredEvent]) -> str:
-    inputs = (event for event in SESSION_CODEC.decode_all(events) if isinstance(event, ev.InputQueued))
-    first = next(inputs, None)
-    return content_words(first.content) if first is not None else ""
 
 
 async def events_until(store: EventStore, stream: str, version: int) -> list[ev.SessionEvent]:
@@ -229,6 +347,9 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """The session whose call of a subagent began it; None = no such call did."""
     agent: AgentId | None
     model: str | None
+    user: str | None
+    """None = no user was named."""
+    metadata: Mapping[str, str]
     status: SessionStatus
     version: int
     """What is shown: everything up to this version."""
@@ -307,6 +428,8 @@ def _view(
         parent=parent,
         agent=state.agent,
         model=state.configuration.model if state.configuration is not None else None,
+        user=state.user,
+        metadata=state.metadata,
         status=status_of(state),
         version=state.version,
         last_version=last_version,

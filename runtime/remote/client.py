@@ -43,20 +43,24 @@ from refold.keeping.deletion import OwnedLog, delete_from
 from refold.providers.http.secrets import redaction_of_environment
 from refold.remote.follow import POLL_S, Changes
 from refold.remote.protocol import (
+    Done,
     Inbox,
     InboxCancel,
     InboxCommand,
     InboxDecide,
     InboxDelete,
+    InboxDescribe,
     InboxEntry,
     InboxOutcome,
     InboxSend,
     Refused,
+    described_by,
     done,
     key_in_session,
     named_content,
     session_command,
 )
+from refold.sessions.access import require_unredacted
 from refold.sessions.reads import sessions_below
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
@@ -85,6 +89,19 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is not performed: the runtime that did not do so in time; None = no runtime owns the log."""
     directly: bool = False
     """It was tried to perform it here, since no runtime owned the log."""
+
+    @property
+    def run(self) -> RunId | None:
+        """The run of an input that is in the log."""
+        return self.outcome.run if isinstance(self.outcome, Done) else None
+
+    @property
+    def why(self) -> str:
+        """Why an input still waits, in words."""
+        if self.owner is None:
+            return "no runtime owns the log; the input waits in the inbox for one"
+        by = f"process {self.owner.pid or '(unknown)'} on host {self.owner.host or '(unknown)'}"
+        return f"{by} owns the log and has not taken the input yet; it waits in the inbox"
 
 
 async def give(
@@ -331,16 +348,24 @@ class _Round:
             command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key), named)
             changed, kept = await in_turns(without_secrets(self._redaction, [command], payloads))
             command = changed[0]
-            planned, batch = decided(state, self._session, command, self._clock.now_us(), self._redaction)
+            now_us, described, first = self._clock.now_us(), described_by(entry.command), list[EncodedBatch]()
+            if described is not None and not isinstance(entry.command, InboxDescribe):
+                require_unredacted(described, self._redaction)
+                said, batch = decided(state, self._session, described, now_us, self._redaction)
+                first = [] if isinstance(said, Recorded) else [batch]
+            planned, batch = decided(state, self._session, command, now_us, self._redaction)
             if isinstance(planned, Recorded):
+                if first:
+                    await self._store.append(first)
                 outcome = await done(self._store, self._session, entry.command, planned.version, new=False)
             elif self._ahead or any(isinstance(event, ToolCallStarted) for event in planned.events):
                 self._ahead = True
                 return planned.state
             else:
-                await self._store.append([batch], kept)
+                await self._store.append([*first, batch], kept)
                 state = planned.state
-                outcome = await done(self._store, self._session, entry.command, version + 1, new=True)
+                recorded = version + 1 + sum(len(each.events) for each in first)
+                outcome = await done(self._store, self._session, entry.command, recorded, new=True)
         except (CommandRejected, ConfigError) as error:
             outcome = Refused(message=str(error))
             if state.version != version:  # It was decided, and cannot be encoded.

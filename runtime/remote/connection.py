@@ -13,44 +13,46 @@ import math
 import os
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
-
-import msgspec
 
 from refold.actors.calls.conversation import own_copy
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.sync.loop_thread import LoopThread, blocking
 from refold.events.core.content import Message
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, stream_name
 from refold.events.model.payloads import all_restored, stored_hashes
+from refold.events.session.commands import DescribeSession
 from refold.events.session.core import SESSION_CORE, SESSION_KIND
 from refold.events.session.events import recorded_reason
 from refold.events.session.state import history
-from refold.inspection.log_reading import Streams, opened
+from refold.inspection.log_reading import opened
+from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
 from refold.remote.client import AwaitedDecision, Given, awaited_decisions, give, session_state
 from refold.remote.follow import POLL_S, follow_run
 from refold.remote.protocol import (
-    Done,
     InboxCancel,
     InboxCommand,
     InboxDecide,
+    InboxDescribe,
     InboxSetAside,
     InboxTakeBack,
     Refused,
     send_command,
 )
-from refold.remote.run import ConnectedRun, SyncConnectedRun, iterated
-from refold.sessions.access import Input, RunOverrides, checked_flag, checked_name, run_options
+from refold.remote.run import ConnectedRun, SyncConnectedRun, Unfinished, iterated
+from refold.sessions.access import Input, RunOverrides, checked_flag, checked_name, describe_command, run_options
 from refold.sessions.outcome import RunResult
+from refold.sessions.reads import require_user
 from refold.sessions.run_handle import known_run, run_id_parts
+from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import LogOwner, log_owner
 
@@ -61,22 +63,6 @@ PATIENCE_S: Final = 10.0
 
 EVENTS_PAGE: Final = 1000
 """How many events are read from the log at once."""
-
-
-class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
-    """An input that is accepted for good, and whose run has not ended when the wait for it did.
-
-    Sending the same input under the same `key` waits for the same run again.
-    """
-
-    session: SessionId
-    key: str
-    run: RunId | None
-    """Its run; None = the input waits in the inbox for a runtime."""
-    why: str
-    """What it waits for, in words."""
-    calls: tuple[ToolCallId, ...] = ()
-    """Calls of the session that wait for approval, where that is why."""
 
 
 def connect(log: str | os.PathLike[str], *, patience_s: float = PATIENCE_S, clock: Clock | None = None) -> "Connection":
@@ -117,17 +103,27 @@ class Connection:
         self.patience_s = _checked_seconds(patience_s, "patience_s")
         self.clock: Clock = clock if clock is not None else SystemClock()
 
-    def session(self, session_id: str | None = None) -> "ConnectedSession":
+    def session(
+        self,
+        session_id: str | None = None,
+        *,
+        user: str | None = None,
+        metadata: Mapping[str, str | None] | None = None,
+    ) -> "ConnectedSession":
         """Return a session, which may be in the log or not; its first input begins it.
 
         Args:
             session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
+            user: whose it is; what is done with the session of another user raises CommandRejected. See
+                `AgentRuntime.session`.
+            metadata: what the application has to say of it; it is recorded with the next input.
 
         Raises:
-            ConfigError: the id cannot be one.
+            ConfigError: an argument cannot be one.
         """
         name = session_id if session_id is not None else str(uuid.uuid4())
-        return ConnectedSession(self, SessionId(checked_identifier(name, "session id")))
+        described = describe_command(user, metadata)
+        return ConnectedSession(self, SessionId(checked_identifier(name, "session id")), described)
 
     def __enter__(self) -> "SyncConnection":
         self._face = SyncConnection(self)
@@ -148,16 +144,17 @@ class Connection:
         session, run = run_id_parts(run_id)
         return await self.session(session).run(run)
 
-    async def sessions(self) -> list[SessionId]:
-        """Return the ids of all sessions in the log, in code-point order.
-
-        Raises:
-            PersistenceError: the log is missing or cannot be read.
-        """
+    async def sessions(self, **wanted: Unpack[SessionsWanted]) -> list[SessionId]:
+        """Return the ids of all sessions in the log, or of those that are wanted; see `AgentRuntime.sessions`."""
         await self.wait_for_file()
         async with opened(self.log) as store:
-            heads = [head async for head in Streams(store, prefix=f"{SESSION_KIND}/")]
-        return [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+            return await list_names(store, **wanted)
+
+    async def list_sessions(self, **wanted: Unpack[SessionsWanted]) -> list[ListedSession]:
+        """Return the sessions in the log that are wanted, with what is known of each; see `AgentRuntime.sessions`."""
+        await self.wait_for_file()
+        async with opened(self.log) as store:
+            return await list_sessions(store, **wanted)
 
     async def approvals(self) -> list[AwaitedDecision]:
         """Return the calls of all sessions that wait for a person's decision, in order of sessions and calls.
@@ -190,9 +187,10 @@ class Connection:
 class ConnectedSession:
     """One conversation in a log that another process owns; get it from `Connection.session`."""
 
-    def __init__(self, connection: Connection, session: SessionId) -> None:
+    def __init__(self, connection: Connection, session: SessionId, described: DescribeSession | None = None) -> None:
         self.id = session
         self.connection = connection
+        self._described = described
         self._stream = stream_name(SESSION_KIND, session)
 
     async def send(
@@ -229,14 +227,14 @@ class ConnectedSession:
         clock = connection.clock
         until_s = clock.monotonic_s() + (math.inf if wait_s is None else _checked_seconds(wait_s, "wait_s"))
         given = await self._give(
-            send_command(content, run_options(options)),
+            send_command(content, run_options(options), self._described),
             key,
             patience_s=connection.patience_s if wait_s is None else min(connection.patience_s, wait_s),
             may_begin=True,
         )
-        run = _run_in(given)
+        run = given.run
         if run is None:
-            return Unfinished(session=self.id, key=given.key, run=None, why=_why(given))
+            return Unfinished(session=self.id, key=given.key, run=None, why=given.why)
         followed = await follow_run(
             connection.log,
             self.id,
@@ -255,13 +253,13 @@ class ConnectedSession:
 
         It is accepted for good as soon as it lies in the inbox. The arguments, and what is raised, are as for `send`.
         """
-        command = send_command(content, run_options(options))
+        command = send_command(content, run_options(options), self._described)
         given = await self._give(command, key, may_begin=True)
 
         async def taken() -> RunId | None:
-            return _run_in(await self._give(command, given.key, may_begin=True))
+            return (await self._give(command, given.key, may_begin=True)).run
 
-        return ConnectedRun(self, _run_in(given), taken, key=given.key)
+        return ConnectedRun(self, given.run, taken, key=given.key)
 
     async def run(self, run: RunId | str | None = None, *, key: str | None = None) -> ConnectedRun:
         """Return a run of the session, by its id or by the key of its input; see `Session.run`.
@@ -270,8 +268,7 @@ class ConnectedSession:
             ConfigError: the session has no such run, or no runtime has taken the input yet.
             PersistenceError: the log cannot be read.
         """
-        await self.connection.wait_for_file()
-        async with opened(self.connection.log) as store:
+        async with self._log() as store:
             state = await session_state(store, self.id) if key is not None else SESSION_CORE.initial()
             name = await known_run(store, self.id, run, key, state.keys.get)
         return ConnectedRun(self, name, key=key)
@@ -361,6 +358,23 @@ class ConnectedSession:
         command = InboxTakeBack(version=version, reason=recorded_reason(reason))
         return (await self._give(command, key)).outcome is not None
 
+    async def describe(
+        self, *, user: str | None = None, metadata: Mapping[str, str | None] | None = None, key: str | None = None
+    ) -> bool:
+        """Say whose the session is, and what the application has to say of it, as `Session.describe` does.
+
+        Returns:
+            Whether that is done; False = it waits in the inbox for a runtime.
+
+        Raises:
+            ConfigError: an argument cannot be one, or there is no such session.
+            CommandRejected: the session is another user's, or its metadata has too many bytes.
+            PersistenceError: it could not be put into the inbox.
+        """
+        said = describe_command(user, metadata) or DescribeSession()
+        command = InboxDescribe(user=said.user, metadata=dict(said.metadata))
+        return (await self._give(command, key)).outcome is not None
+
     async def approvals(self) -> list[AwaitedDecision]:
         """Return the calls of the session that wait for a person's decision, and those that its children wait for.
 
@@ -368,8 +382,8 @@ class ConnectedSession:
             ConfigError: the log has no such session.
             PersistenceError: the log or its inbox cannot be read.
         """
-        await self.connection.wait_for_file()
-        return await awaited_decisions(self.connection.log, self.id, below=True)
+        async with self._log():
+            return await awaited_decisions(self.connection.log, self.id, below=True)
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; of a session that has not begun, none.
@@ -377,8 +391,7 @@ class ConnectedSession:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        await self.connection.wait_for_file()
-        async with opened(self.connection.log) as store:
+        async with self._log() as store:
             messages = history(await session_state(store, self.id))
             hashes = stored_hashes(messages)
             payloads = await store.read_payloads(hashes) if hashes else {}
@@ -390,8 +403,7 @@ class ConnectedSession:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        await self.connection.wait_for_file()
-        async with opened(self.connection.log) as store:
+        async with self._log() as store:
             version = after_version
             while page := await read_recorded(store, self._stream, after_version=version, limit=EVENTS_PAGE):
                 for recorded in page:
@@ -409,8 +421,7 @@ class ConnectedSession:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        await self.connection.wait_for_file()
-        async with opened(self.connection.log) as store:
+        async with self._log() as store:
             version = after_version
             if version is None:
                 head = await store.head(self._stream)
@@ -423,11 +434,22 @@ class ConnectedSession:
                 if not page:
                     await self.connection.clock.sleep(POLL_S)
 
+    @asynccontextmanager
+    async def _log(self) -> AsyncGenerator[EventStore]:
+        """Give the log to read; raise CommandRejected where the session is another user's."""
+        await self.connection.wait_for_file()
+        async with opened(self.connection.log) as store:
+            await require_user(store, self.id, self._described)
+            yield store
+
     async def _give(
         self, command: InboxCommand, key: str | None, *, patience_s: float | None = None, may_begin: bool = False
     ) -> Given:
         """Give a command to the owner, and wait for its outcome; raise CommandRejected if it was refused."""
         connection = self.connection
+        if self._described is not None:
+            async with self._log():
+                pass
         await connection.wait_for_file()
         given = await give(
             connection.log,
@@ -480,19 +502,22 @@ class SyncConnection:
                 atexit.register(self.close)
             return self._thread
 
-    def session(self, session_id: str | None = None) -> "SyncConnectedSession":
-        """Return a session, which may be in the log or not; its first input begins it. See `Connection.session`.
-
-        Raises:
-            ConfigError: the id cannot be one.
-        """
-        return SyncConnectedSession(self, self.asynchronous.session(session_id))
+    def session(
+        self,
+        session_id: str | None = None,
+        *,
+        user: str | None = None,
+        metadata: Mapping[str, str | None] | None = None,
+    ) -> "SyncConnectedSession":
+        """Return a session, which may be in the log or not; its first input begins it. See `Connection.session`."""
+        return SyncConnectedSession(self, self.asynchronous.session(session_id, user=user, metadata=metadata))
 
     def run(self, run_id: str) -> SyncConnectedRun:
         """Return a run of any session in the log; see `Connection.run`."""
         return SyncConnectedRun(self.loop_thread, self.loop_thread.run(lambda: self.asynchronous.run(run_id)))
 
     sessions = blocking(Connection.sessions)
+    list_sessions = blocking(Connection.list_sessions)
     approvals = blocking(Connection.approvals)
 
     def owner(self) -> LogOwner | None:
@@ -555,6 +580,7 @@ class SyncConnectedSession:
     decide = blocking(ConnectedSession.decide)
     set_aside = blocking(ConnectedSession.set_aside)
     take_back = blocking(ConnectedSession.take_back)
+    describe = blocking(ConnectedSession.describe)
     approvals = blocking(ConnectedSession.approvals)
     history = blocking(ConnectedSession.history)
 
@@ -565,17 +591,6 @@ class SyncConnectedSession:
     def follow(self, *, after_version: int | None = None) -> Iterator[RecordedSessionEvent]:
         """Yield the session's events as they become durable, until the reader leaves; see `ConnectedSession.follow`."""
         return iterated(self.loop_thread, self.asynchronous.follow(after_version=after_version))
-
-
-def _run_in(given: Given) -> RunId | None:
-    return given.outcome.run if isinstance(given.outcome, Done) else None
-
-
-def _why(given: Given) -> str:
-    if given.owner is None:
-        return "no runtime owns the log; the input waits in the inbox for one"
-    by = f"process {given.owner.pid or '(unknown)'} on host {given.owner.host or '(unknown)'}"
-    return f"{by} owns the log and has not taken the input yet; it waits in the inbox"
 
 
 def _checked_seconds(value: float, name: str) -> float:

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from refold.actors.agent.subsession import children_prefix
+from refold.actors.agent.subsession import SessionEnvelope, children_prefix
 from refold.actors.calls.middleware import HookContext
-from refold.actors.effects import Envelope, Performed, read_state
+from refold.actors.effects import Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
 from refold.context import RuntimeContext
@@ -29,17 +29,19 @@ from refold.remote.protocol import (
     Inbox,
     InboxCancel,
     InboxDelete,
+    InboxDescribe,
     InboxEntry,
     InboxOutcome,
     InboxSend,
     Refused,
     SessionRow,
+    described_by,
     done,
     key_in_session,
     named_content,
     session_command,
 )
-from refold.sessions.access import hooked_input, require_size
+from refold.sessions.access import hooked_input, require_size, require_unredacted
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxFile
 
@@ -177,7 +179,7 @@ class InboxReader:
         context = self._context
         stream = stream_name(SESSION_KIND, checked_identifier(session, "session id"))
         context.require_open()
-        if not isinstance(command, InboxSend) and await context.store.head(stream) is None:
+        if not isinstance(command, InboxSend | InboxDescribe) and await context.store.head(stream) is None:
             return Refused(message=f"the log has no session {session!r}")
         ref = context.system.ref(stream)
         agent, key = await read_state(  # Vital, since its sender has the row's receipt.
@@ -195,7 +197,10 @@ class InboxReader:
         if isinstance(asked, SendInput) and hooks is not None:
             where = HookContext(session=session, deps=context.dependencies.of(session, None, agent))
             asked, payloads = await hooked_input(hooks, where, asked, payloads, context.journal.redaction)
-        performed = await ref.ask(Envelope(asked, payloads or {}, vital=True), block=False)
+        described = described_by(command)
+        require_unredacted(described, context.journal.redaction)
+        envelope = SessionEnvelope(asked, payloads or {}, vital=True, describes=described)
+        performed = await ref.ask(envelope, block=False)
         assert isinstance(performed, Performed)
         return await done(context.store, session, command, performed.version, performed.new)
 

@@ -22,12 +22,12 @@ from refold.events.core.content import (
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
 from refold.events.model.configuration import RunOptions
-from refold.events.session.commands import CancelRun, DecideApproval, SendInput, SetContentAside, TakeContentBack
+from refold.events.session.commands import CancelRun, DecideApproval, DescribeSession, SendInput, SessionCommand
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import CancelRequested, recorded_reason
 from refold.events.session.state import run_of_input
 from refold.keeping.deletion import Deletion
-from refold.sessions.access import Input, checked_key, input_blocks, input_content
+from refold.sessions.access import Input, checked_key, describe_command, input_blocks, input_content
 from refold.sessions.named_content import NamedContent, aside_command, content_at, take_back_command
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
@@ -47,6 +47,19 @@ class InboxSend(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_un
     """Its blocks, where it is more than a text."""
     options: RunOptions | None = None
     """What its run does otherwise than the agent."""
+    user: str | None = None
+    """Whose the session is; that of another user refuses the input."""
+    metadata: dict[str, str | None] = {}
+    """What the application says of the session, where that changes with the input."""
+
+
+class InboxDescribe(
+    msgspec.Struct, frozen=True, kw_only=True, tag="describe", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Say whose a session is, and what the application says of it."""
+
+    user: str | None = None
+    metadata: dict[str, str | None] = {}
 
 
 class InboxCancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
@@ -95,7 +108,7 @@ class InboxDelete(msgspec.Struct, frozen=True, kw_only=True, tag="delete", forbi
     """End its runs first."""
 
 
-SessionRow: TypeAlias = InboxSend | InboxCancel | InboxDecide | InboxSetAside | InboxTakeBack
+SessionRow: TypeAlias = InboxSend | InboxDescribe | InboxCancel | InboxDecide | InboxSetAside | InboxTakeBack
 """What a row says that becomes an event of its session."""
 
 InboxCommand: TypeAlias = SessionRow | InboxDelete
@@ -209,7 +222,7 @@ class Inbox:
 
 def session_command(
     command: SessionRow, key: str, named: NamedContent | None = None
-) -> tuple[SendInput | CancelRun | DecideApproval | SetContentAside | TakeContentBack, dict[PayloadHash, bytes]]:
+) -> tuple[SessionCommand, dict[PayloadHash, bytes]]:
     """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected.
 
     Args:
@@ -224,6 +237,8 @@ def session_command(
         case InboxSend():
             content, payloads = input_content(_input_of(command))
             return SendInput(content=content, key=key, options=command.options), payloads
+        case InboxDescribe():
+            return described_by(command) or DescribeSession(), {}
         case InboxCancel(run=run, reason=reason):
             return CancelRun(run=run, reason=reason, key=key), {}
         case InboxDecide(call=call, allow=allow, reason=reason, always=always):
@@ -233,6 +248,13 @@ def session_command(
             return aside_command(named, version, message, part, reason, key), {}
         case InboxTakeBack(version=version, reason=reason):
             return take_back_command(version, reason, key), {}
+
+
+def described_by(command: SessionRow) -> DescribeSession | None:
+    """Return what a row says of its session itself; None = nothing."""
+    if isinstance(command, InboxSend | InboxDescribe):
+        return describe_command(command.user, command.metadata)
+    return None
 
 
 async def named_content(store: EventStore, session: SessionId, command: InboxCommand) -> NamedContent | None:
@@ -246,12 +268,16 @@ def key_in_session(keys: Container[str], key: str) -> str:
     return former if former in keys else key
 
 
-def send_command(content: Input, options: RunOptions | None = None) -> InboxSend:
+def send_command(
+    content: Input, options: RunOptions | None = None, described: DescribeSession | None = None
+) -> InboxSend:
     """Return the command that sends an input; raises as `input_blocks`."""
+    said = described or DescribeSession()
+    command = InboxSend(options=options, user=said.user, metadata=dict(said.metadata))
     blocks = input_blocks(content)
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
-        return InboxSend(text=blocks[0].text, options=options)
-    return InboxSend(content=tuple(blocks), options=options)
+        return msgspec.structs.replace(command, text=blocks[0].text)
+    return msgspec.structs.replace(command, content=tuple(blocks))
 
 
 async def done(store: EventStore, session: SessionId, command: SessionRow, version: int, new: bool) -> Done:
@@ -274,7 +300,10 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
     """Return a command that can be encoded: arguments of a process may hold bytes that are no Unicode."""
     match command:
         case InboxSend():
-            return send_command(_input_of(command), command.options)
+            return send_command(_input_of(command), command.options, described_by(command))
+        case InboxDescribe():
+            said = described_by(command) or DescribeSession()
+            return InboxDescribe(user=said.user, metadata=dict(said.metadata))
         case InboxCancel(run=run, reason=reason):
             return InboxCancel(
                 run=RunId(clean_text(run)) if run is not None else None,

@@ -9,10 +9,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from refold.actors.kernel.clock import Clock
 from refold.actors.sync.loop_thread import LoopThread, blocking, next_or_none
 from refold.events.core.errors import CommandRejected
-from refold.events.core.ids import RunId, SessionId
+from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.remote.follow import follow_run
 from refold.sessions.outcome import RunResult
@@ -20,6 +22,22 @@ from refold.sessions.run_handle import input_of, place_of
 from refold.sessions.sent_input import RunEvents
 
 T = TypeVar("T")
+
+
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that is accepted for good, and whose run has not ended when the wait for it did.
+
+    Sending the same input under the same `key` waits for the same run again.
+    """
+
+    session: SessionId
+    key: str
+    run: RunId | None
+    """Its run; None = the input waits in the inbox for a runtime."""
+    why: str
+    """What it waits for, in words."""
+    calls: tuple[ToolCallId, ...] = ()
+    """Calls of the session that wait for approval, where that is why."""
 
 
 class LogOfRun(Protocol):

@@ -18,14 +18,16 @@ from refold.events.core.content import (
     ImageBlock,
     TextBlock,
 )
-from refold.events.core.errors import ConfigError, LogFormatError
-from refold.events.core.ids import AgentId, PayloadHash, SessionId, StreamName, kind_and_identifier
+from refold.events.core.errors import CommandRejected, ConfigError, LogFormatError
+from refold.events.core.ids import AgentId, PayloadHash, SessionId, StreamName, kind_and_identifier, stream_name
 from refold.events.model.configuration import payload_hash
 from refold.events.model.payloads import whole_block
-from refold.events.session.core import SESSION_KIND
+from refold.events.session.commands import DescribeSession
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import SessionEvent, SessionOpened, ToolApprovalRequested
 from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
 from refold.stores.event_store import EventStore
+from refold.stores.folding import Fold
 
 
 class SessionMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,21 @@ def metadata_in(
         user=user,
         metadata=metadata,
     )
+
+
+async def require_user(store: EventStore, session: SessionId, described: DescribeSession | None) -> None:
+    """Return where a session is not another user's than the one who is named; one that has not begun is nobody's.
+
+    Raises:
+        CommandRejected: it is another user's.
+        PersistenceError: the log cannot be read.
+    """
+    if described is None or described.user is None:
+        return
+    found = Fold(stream_name(SESSION_KIND, session), SESSION_CORE, SESSION_CODEC)
+    await found.read(store)
+    if found.state.user not in (None, described.user):
+        raise CommandRejected(f"session {session!r} is another user's; use a session of user {described.user!r}")
 
 
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -26,6 +26,16 @@ READ_ALL: Final = """
     SELECT position, events.version, batch, at, data, correlation, causation, events.chain, events.pending, name
     FROM events LEFT JOIN streams ON streams.id = events.stream WHERE position > ? ORDER BY position LIMIT ?
 """
+READ_OUTLINE: Final = READ_STREAM.replace(
+    "version > ? ORDER BY version LIMIT ?",
+    """(
+        version <= ?2 OR version = ?3 OR version = (
+            SELECT max(version) FROM events
+            WHERE stream = (SELECT id FROM streams WHERE name = CAST(?1 AS TEXT)) AND version BETWEEN ?2 + 1 AND ?3 - 1
+            AND substr(data, 1, length(?4)) = CAST(?4 AS TEXT)
+        )
+    ) ORDER BY version""",
+).replace("CAST(? AS TEXT)", "CAST(?1 AS TEXT)")
 _HEAD: Final = "SELECT name, version, chain, pending FROM streams WHERE name = CAST(? AS TEXT)"
 
 # No name holds the byte 0xFF, so the names that begin with a prefix are those from it up to it and that byte.
@@ -64,6 +74,19 @@ def read_stream(
 ) -> list[StoredEvent]:
     rows = connection.execute(READ_STREAM, (_text(stream), _bounded(after_version), _limit(limit))).fetchall()
     return _stored_events(StreamName(stream), rows)
+
+
+def read_outlines(
+    connection: sqlite3.Connection, streams: Sequence[str], first: int, tag: str
+) -> list[list[StoredEvent]]:
+    beginning = f'{{"type":"{tag}"'.encode()  # The encoder writes the tag first.
+    found: list[list[StoredEvent]] = []
+    for stream in streams:
+        end = head(connection, stream)
+        last = end.version if end is not None else 0
+        rows = connection.execute(READ_OUTLINE, (_text(stream), first, last, beginning)).fetchall()
+        found.append(_stored_events(StreamName(stream), rows))
+    return found
 
 
 def read_all(connection: sqlite3.Connection, after_position: int, limit: int) -> list[StoredEvent]:

@@ -219,6 +219,12 @@ class SQLiteStore:
             f"stream {stream!r} of {self._name} cannot be read", sqlite_read.read_stream, stream, after_version, limit
         )
 
+    async def read_outlines(self, streams: Sequence[str], *, first: int, tag: str) -> list[list[StoredEvent]]:
+        """As `refold.stores.event_store.ListedLog` says."""
+        return await self._read(
+            f"the streams of {self._name} cannot be listed", sqlite_read.read_outlines, streams, first, tag
+        )
+
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
         check_limit(limit)
         return await self._read(

@@ -1,20 +1,58 @@
 """`refold sessions LOG`: the sessions in a log."""
 
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command, option
+from refold.commands.keep.retain import age
 from refold.commands.output import cell, console, table, write_json, write_table
 from refold.inspection.times import time_words
 
 if TYPE_CHECKING:
-    from refold.inspection.session_view import ListedSession
+    from refold.inspection.session_view import ListedSession, SessionStatus
+
+
+def since_time(text: str) -> datetime:
+    """Return a time such as `2026-07-01`, which is one of UTC, or one so long ago as `7d`; or raise BadParameter."""
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.now(UTC) - age(text)
+    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+
+
+def pairs(given: list[str]) -> dict[str, str]:
+    """Return what `KEY=VALUE` says, or raise BadParameter."""
+    for text in given:
+        if "=" not in text:
+            raise typer.BadParameter(f"{text!r} is no KEY=VALUE")
+    return {text.partition("=")[0]: text.partition("=")[2] for text in given}
 
 
 @command
 async def sessions(
     log: LogArgument,
+    user: Annotated[str | None, option("--user", "ID", "Only those of this user.")] = None,
+    status: Annotated[
+        list[str] | None, option("--status", "STATUS", "Only those that are so, such as waiting. May be given again.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, option("--metadata", "KEY=VALUE", "Only those whose metadata says so. May be given again.")
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            parser=since_time,
+            help="Only those whose last event is not before it: 2026-07-01, 2026-07-01T12:00Z, or 12h, 7d ago.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int | None, option("--limit", "N", "At most so many.", min=1)] = None,
+    after: Annotated[str | None, option("--after", "SESSION", "Go on behind this one, the last of a page.")] = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="List those that were deleted instead.")] = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -29,32 +67,43 @@ async def sessions(
 
     One that a call of a subagent began is listed with the session of that call, its parent.
 
-    JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending, parent}]}; times are
-    microseconds since the epoch.
+    JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending, parent, user, metadata}]};
+    times are microseconds since the epoch.
     """
     from refold.inspection.log_reading import opened
     from refold.inspection.session_view import deleted_sessions, list_sessions
 
     async with opened(log) as store:
-        listed = await (deleted_sessions(store) if deleted else list_sessions(store))
+        if deleted:
+            listed = await deleted_sessions(store)
+        else:
+            statuses = cast("list[SessionStatus]", status or [])
+            said = pairs(metadata or [])
+            listed = await list_sessions(
+                store, user=user, status=statuses, metadata=said, since=since, limit=limit, after=after
+            )
         if as_json:
             write_json({"log": store.name, "sessions": listed})
         else:
-            _write_table(listed, deleted)
+            filtered = any(given is not None for given in (user, status, metadata, since, after))
+            nothing = "the log has no such sessions" if filtered else "the log has no sessions"
+            _write_table(listed, "no session was deleted from the log" if deleted else nothing)
     return EXIT_OK
 
 
-def _write_table(listed: "list[ListedSession]", deleted: bool) -> None:
+def _write_table(listed: "list[ListedSession]", nothing: str) -> None:
     to = console()
     if not listed:
-        to.print("no session was deleted from the log" if deleted else "the log has no sessions")
+        to.print(nothing)
         return
-    with_parents = any(session.parent for session in listed)
-    rows = table("SESSION", *(["PARENT"] if with_parents else []), "STATUS", "#EVENTS", "LAST EVENT", "FIRST INPUT")
+    with_parents, with_users = any(session.parent for session in listed), any(session.user for session in listed)
+    columns = [*(["PARENT"] if with_parents else []), *(["USER"] if with_users else [])]
+    rows = table("SESSION", *columns, "STATUS", "#EVENTS", "LAST EVENT", "FIRST INPUT")
     for session in listed:
         rows.add_row(
             cell(session.session, 40),
             *([cell(session.parent or "", 40)] if with_parents else []),
+            *([cell(session.user or "", 40)] if with_users else []),
             session.status,
             f"{session.version:,}",
             time_words(session.at) if session.at else "",

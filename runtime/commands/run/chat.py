@@ -44,6 +44,7 @@ from refold.commands.run.options import (
     LogOption,
     ModelChoice,
     SessionOption,
+    UserOption,
     chosen_agent,
     with_model_options,
 )
@@ -133,6 +134,7 @@ def chat(
     choice: ModelChoice = NO_CHOICE,
     log: LogOption = DEFAULT_LOG,
     session: SessionOption = None,
+    user: UserOption = None,
 ) -> None:
     """Talk with an agent, or with a model of a provider, in the terminal.
 
@@ -146,14 +148,14 @@ def chat(
 
     Exits 1, without a terminal, if a run failed or waits for a person; 130 if two Ctrl-C left; 143 if SIGTERM did.
     """
-    run_blocking_command(lambda: _chat(agent, choice, log, session))
+    run_blocking_command(lambda: _chat(agent, choice, log, session, user))
 
 
-def _chat(name: str | None, choice: ModelChoice, log: Path, session_id: str | None) -> int:
+def _chat(name: str | None, choice: ModelChoice, log: Path, session_id: str | None, user: str | None) -> int:
     from refold.actors.sync.loop_thread import LoopThread
     from refold.commands.run.chat_session import ChatSession
 
-    session = ChatSession(chosen_agent(name, choice), log, session_id)
+    session = ChatSession(chosen_agent(name, choice), log, session_id, user)
     thread = LoopThread(session, name="refold-chat", patience_s=PATIENCE_S)
     talk = Talk(session, thread, Lines())
     with _signals_handled({signal.SIGINT: talk.interrupted, signal.SIGTERM: talk.terminated}):

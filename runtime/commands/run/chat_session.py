@@ -85,9 +85,10 @@ class ChatSession:
         agent: what runs.
         log: where.
         session_id: None = a new one.
+        user: whose it is; None = nothing is said of that.
     """
 
-    def __init__(self, agent: AnyAgent, log: Path, session_id: str | None) -> None:
+    def __init__(self, agent: AnyAgent, log: Path, session_id: str | None, user: str | None = None) -> None:
         self.agent = agent
         self.log = log
         self.id = session_id or ""
@@ -95,6 +96,7 @@ class ChatSession:
         self.messages = 0
         """How long the conversation was when it was opened."""
         self._given_id = session_id
+        self._user = user
         self._stack = AsyncExitStack()
         self._happenings: asyncio.Queue[Happening] = asyncio.Queue()
         self._calls = CallLines()
@@ -115,7 +117,7 @@ class ChatSession:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             self._runtime = runtime = await stack.enter_async_context(runtime_on(self.agent, self.log))
-            self._session: Session = await runtime.session(self._given_id)
+            self._session: Session = await runtime.session(self._given_id, user=self._user)
             self.id = self._session.id
             self._inbox = InboxReader(runtime.context, absolute(self.log), session=self.id)
             self._children = ChildApprovals(runtime, self._session, self._see_child)

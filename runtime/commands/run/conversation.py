@@ -19,6 +19,10 @@ def write_conversation(to: "Console", view: SessionView) -> None:
     write_paragraph(to, who, style="bold")
     if view.parent is not None:
         write_paragraph(to, f"a subagent's session, begun by a call in {one_line(str(view.parent))}")
+    if view.user is not None or view.metadata:
+        said = [f"{key}={value}" for key, value in view.metadata.items()]
+        whose = [f"user {view.user}"] if view.user is not None else []
+        write_paragraph(to, " · ".join(one_line(words) for words in (*whose, *said)))
     part = "" if view.version == view.last_version else f" of {view.last_version:,}"
     write_paragraph(
         to, f"{view.status} · version {view.version:,}{part} · {time_words(view.at)} · {usage_words(view.usage)}"

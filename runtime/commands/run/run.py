@@ -10,6 +10,7 @@ from refold.commands.run.options import (
     LogOption,
     ModelChoice,
     SessionOption,
+    UserOption,
     chosen_agent,
     with_model_options,
 )
@@ -22,6 +23,7 @@ async def run(
     text: Annotated[str | None, argument("INPUT", "What to send to it.")] = None,
     log: LogOption = DEFAULT_LOG,
     session: SessionOption = None,
+    user: UserOption = None,
     key: Annotated[str | None, option("--key", "KEY", "The same key in a session is the same run.")] = None,
     choice: ModelChoice = NO_CHOICE,
     as_json: JsonOption = False,
@@ -45,7 +47,7 @@ async def run(
     from refold.sessions.outcome import Completed
 
     name, content = _agent_and_input([word for word in (agent, text) if word is not None], choice)
-    async with session_run(chosen_agent(name, choice), log, session, quiet=as_json) as sending:
+    async with session_run(chosen_agent(name, choice), log, session, user=user, quiet=as_json) as sending:
         result = await sending.send(content, key)
     if result is None:
         return sending.tell_left_open(choice.words(name))

@@ -61,7 +61,7 @@ async def runtime_on(agent: AnyAgent, log: Path) -> AsyncGenerator[AgentRuntime]
 
 @asynccontextmanager
 async def session_run(
-    agent: AnyAgent, log: Path, session_id: str | None, *, quiet: bool
+    agent: AnyAgent, log: Path, session_id: str | None, *, user: str | None = None, quiet: bool
 ) -> AsyncGenerator["SessionRun"]:
     """Give a session of a runtime, which is closed at the end, when all that happened has been shown.
 
@@ -69,12 +69,13 @@ async def session_run(
         agent: what runs.
         log: where.
         session_id: None = a new one.
+        user: whose it is; None = nothing is said of that.
         quiet: show nothing.
     """
     cancel = CancellationToken()
     with _ctrl_c_cancels(cancel):
         async with runtime_on(agent, log) as runtime:
-            session = await runtime.session(session_id)
+            session = await runtime.session(session_id, user=user)
             if not quiet:
                 tell(f"session {shell_word(session.id)} in {shell_word(str(log))}")
             run = SessionRun(runtime, session, log, cancel, quiet=quiet)

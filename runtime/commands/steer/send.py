@@ -17,6 +17,7 @@ from refold.commands.execution import (
     write_result,
 )
 from refold.commands.output import tell_error
+from refold.commands.run.options import UserOption
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, approve_line, given, tell_given
 
 
@@ -27,6 +28,7 @@ async def send(
     text: Annotated[str, argument("TEXT", "What to send; - reads it from stdin.")],
     new: Annotated[bool, typer.Option("--new", help="Begin the session if the log has none of that name.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end of the run, and write its answer.")] = False,
+    user: UserOption = None,
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
@@ -46,7 +48,7 @@ async def send(
     from refold.remote.protocol import Done, InboxSend
 
     content = sys.stdin.read() if text == "-" else text
-    what = await given(log, session, InboxSend(text=content), key, timeout_s, may_begin=new)
+    what = await given(log, session, InboxSend(text=content, user=user), key, timeout_s, may_begin=new)
     if not (wait and isinstance(what.outcome, Done) and what.outcome.run is not None):
         run = what.outcome.run if isinstance(what.outcome, Done) else None
         code = tell_given(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)

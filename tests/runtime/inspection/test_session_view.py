@@ -1,14 +1,28 @@
 """What is to be seen of a session at each version and of a damaged one; the transcripts show how it is written."""
 
+import asyncio
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from refold.events.core.errors import LogFormatError
-from refold.events.core.ids import StreamName
+import refold
+from refold.actors import ManualClock
+from refold.events.core.errors import ConfigError, LogFormatError
+from refold.events.core.ids import AgentId, SessionId, StreamName
 from refold.events.core.records import StoredEvent, StreamHead
-from refold.inspection.session_view import checked_version, list_sessions, view_session
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import SessionOpened
+from refold.inspection.log_reading import opened
+from refold.inspection.session_view import (
+    SESSIONS_PER_PAGE,
+    checked_version,
+    list_names,
+    list_sessions,
+    view_session,
+)
 from refold.stores import InMemoryStore
 from tests.runtime.command_line import run
 from tests.runtime.log_builder import LogBuilder
@@ -49,3 +63,90 @@ async def test_a_session_whose_rows_make_no_sense_is_damaged_and_hides_no_other(
     await builder.append(StreamName("session/bob"), [b"{}"])
     listed = await list_sessions(builder.store)
     assert {each.session: each.status for each in listed} == {"alice": "completed", "bob": "damaged"}
+
+
+WANTED: list[tuple[dict[str, Any], list[str], str]] = [
+    ({}, ["a", "b", "c", "d", "d/call_12_0"], ""),
+    ({"user": "alice"}, ["a", "d", "d/call_12_0"], "--user alice"),
+    ({"user": "carol"}, [], "--user carol"),
+    ({"status": "failed"}, ["c"], "--status failed"),
+    ({"status": ["failed", "idle"]}, ["b", "c"], "--status failed --status idle"),
+    ({"metadata": {"plan": "pro"}}, ["b", "d"], "--metadata plan=pro"),
+    ({"metadata": {"plan": "pro", "lang": "pt"}}, ["d"], "--metadata plan=pro --metadata lang=pt"),
+    ({"metadata": {"plan": "free"}}, ["d/call_12_0"], "--metadata plan=free"),
+    ({"user": "alice", "limit": 1}, ["a"], "--user alice --limit 1"),
+    ({"user": "alice", "limit": 1, "after": "a"}, ["d"], "--user alice --limit 1 --after a"),
+    ({"limit": 2, "after": "b"}, ["c", "d"], "--limit 2 --after b"),
+    ({"after": "z"}, [], "--after z"),
+    ({"since": datetime.fromtimestamp(1_000, UTC)}, ["d", "d/call_12_0"], "--since 1970-01-01T00:16:40"),
+    ({"since": datetime.fromtimestamp(0, UTC), "user": "bob"}, ["b"], "--since 1970-01-01 --user bob"),
+]
+
+
+async def four_sessions(log: Any) -> None:
+    """Alice's `a`, Bob's `b` without a run, nobody's `c` that failed, and `d` with a child, long after the others."""
+    clock = ManualClock(0)
+    refusal = refold.ProviderError("no", kind="invalid_request", status=400)
+    answers = (refold.say("Hi."), refusal, refold.say("Hello."), refold.use("helper", {"task": "help"}))
+    provider = refold.ScriptedProvider([*answers, refold.say("Helped."), refold.say("Done.")])
+    helper = refold.Agent(name="helper", config=refold.AgentConfig(model="m"), provider=provider)
+    config = refold.AgentConfig(model="m")
+    async with refold.AgentRuntime(
+        config, provider=provider, tools=[helper.as_tool()], log=log, clock=clock, inbox_poll_s=0
+    ) as runtime:
+        await (await runtime.session("a", user="alice")).send("Hello")
+        await (await runtime.session("b", user="bob")).describe(metadata={"plan": "pro"})
+        await (await runtime.session("c")).send("Hello")
+        last = await runtime.session("d", user="alice", metadata={"plan": "free"})
+        await last.send("Hello")
+        await clock.advance(1_000)
+        await last.send("Help")
+        await last.describe(metadata={"plan": "pro", "lang": "pt"})
+
+
+@pytest.mark.parametrize("kind", ["file", "memory", "text"])
+def test_sessions_are_found_by_what_they_are(tmp_path: Path, kind: str) -> None:
+    log: Any = InMemoryStore() if kind == "memory" else tmp_path / "events.db"
+    asyncio.run(four_sessions(log))
+    if kind == "text":
+        log, source = tmp_path / "events.jsonl", log
+        assert run("export", source, "--output", log).exit_code == 0
+    told = asyncio.run(found_as_wanted(log))
+    assert told["d"] == ("alice", {"plan": "pro", "lang": "pt"}, "completed", "Hello")
+    assert told["b"] == ("bob", {"plan": "pro"}, "idle", "")
+    if kind == "file":
+        for _, names, words in WANTED:
+            found = json.loads(run("sessions", log, *words.split(), "--json").stdout)["sessions"]
+            assert [each["session"] for each in found] == names, words
+        assert run("sessions", log, "--status", "well").exit_code == 2
+        assert "USER" in run("sessions", log).stdout
+        assert "user alice · plan=pro · lang=pt" in run("show", log, "d").stdout
+
+
+async def found_as_wanted(log: Any) -> dict[str, tuple[Any, ...]]:
+    async with opened(log) as store:
+        for wanted, names, _ in WANTED:
+            assert [each.session for each in await list_sessions(store, **wanted)] == names, wanted
+            assert await list_names(store, **wanted) == names, wanted
+        every = await list_sessions(store)
+    return {each.session: (each.user, each.metadata, each.status, each.first_input) for each in every}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"status": "well"}, {"limit": 0}, {"limit": True}, {"after": 7}, {"since": "yesterday"}]
+)
+async def test_what_no_list_can_have_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError):
+        await list_sessions(InMemoryStore(), **wrong)
+
+
+OPENED = SESSION_CODEC.encode(SessionOpened(session=SessionId("s"), agent=AgentId("a")))
+
+
+async def test_many_sessions_are_listed_page_by_page() -> None:
+    builder = LogBuilder(InMemoryStore())
+    for number in range(SESSIONS_PER_PAGE + 7):
+        await builder.append(
+            StreamName(f"session/{number:04}"), [b'{"type":"session.opened.v1","session":"s","agent":"a"}']
+        )
+    assert len(await list_sessions(builder.store)) == SESSIONS_PER_PAGE + 7

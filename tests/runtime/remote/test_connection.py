@@ -398,3 +398,43 @@ def test_a_connection_for_threads_is_used_again_after_its_end(log: Path) -> None
 async def test_a_blocking_call_in_a_thread_with_a_loop_is_refused(log: Path) -> None:
     with refold.connect(log) as connection, pytest.raises(WouldDeadlock):
         connection.sessions()
+
+
+@pytest.mark.parametrize("owned", [True, False])
+async def test_another_process_names_users_and_is_refused_the_sessions_of_others(log: Path, owned: bool) -> None:
+    connection = refold.connect(log)
+    async with runtime_of(log) as runtime:
+        alices = connection.session("s", user="alice", metadata={"plan": "free"})
+        await alices.send("hello")
+        if owned:
+            await user_is_kept(connection)
+            assert (await runtime.session("s", user="alice")).id == "s"
+    if not owned:
+        await user_is_kept(connection)
+    async with runtime_of(log) as runtime:
+        noted = await (await runtime.session("s", user="alice")).metadata()
+        assert noted is not None
+        assert (noted.user, noted.metadata) == ("alice", {"plan": "pro"})
+        with pytest.raises(refold.CommandRejected, match="is another user's"):
+            await runtime.session("s", user="bob")
+    assert (await check_log(log)).sound
+
+
+async def user_is_kept(connection: refold.Connection) -> None:
+    assert await connection.session("s", user="alice").describe(metadata={"plan": "pro"})
+    alices, bobs = (connection.session("s", user=user) for user in ("alice", "bob"))
+    await alices.send("hello again", wait_s=0, key="again")
+    assert await alices.history()
+    for call in (
+        lambda: bobs.send("hello", wait_s=0),
+        bobs.history,
+        bobs.cancel,
+        bobs.approvals,
+        lambda: bobs.decide("call_6_0", allow=True),
+        lambda: bobs.describe(metadata={"plan": "none"}),
+        lambda: anext(bobs.events()),
+        lambda: anext(bobs.follow(after_version=0)),
+        lambda: bobs.run(key="again"),
+    ):
+        with pytest.raises(refold.CommandRejected, match="is another user's"):
+            await call()
