@@ -44,11 +44,10 @@ from refold.commands.run.options import (
     LogOption,
     ModelChoice,
     SessionOption,
-    UserOption,
     chosen_agent,
     with_model_options,
 )
-from refold.commands.steer.delivery import approve_line
+from refold.commands.steer.delivery import UserOption, approve_line
 
 if TYPE_CHECKING:
     from refold.actors.sync.loop_thread import LoopThread

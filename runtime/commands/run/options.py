@@ -38,7 +38,6 @@ AgentArgument = Annotated[
 ]
 LogOption = Annotated[Path, typer.Option("--log", metavar="PATH", help="The log; made where there is none.")]
 SessionOption = Annotated[str | None, option("--session", "ID", "The session; default: a new one.")]
-UserOption = Annotated[str | None, option("--user", "ID", "Whose session it is; one of another user is refused.")]
 DEFAULT_LOG: Final = Path("refold.db")
 
 _KEY_VARIABLES: Final = {

@@ -10,10 +10,10 @@ from refold.commands.run.options import (
     LogOption,
     ModelChoice,
     SessionOption,
-    UserOption,
     chosen_agent,
     with_model_options,
 )
+from refold.commands.steer.delivery import UserOption
 
 
 @with_model_options

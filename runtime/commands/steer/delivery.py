@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from refold.remote.protocol import InboxCommand
 
 SessionArgument = Annotated[str, argument("SESSION", "The session's name.")]
+UserOption = Annotated[str | None, option("--user", "ID", "Whose session it is; one of another user is refused.")]
 KeyOption = Annotated[str | None, option("--key", "KEY", "The same key in a session is the same command.")]
 TimeoutOption = Annotated[
     float,

@@ -17,8 +17,15 @@ from refold.commands.execution import (
     write_result,
 )
 from refold.commands.output import tell_error
-from refold.commands.run.options import UserOption
-from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, approve_line, given, tell_given
+from refold.commands.steer.delivery import (
+    KeyOption,
+    SessionArgument,
+    TimeoutOption,
+    UserOption,
+    approve_line,
+    given,
+    tell_given,
+)
 
 
 @command
