@@ -96,8 +96,9 @@ async def sessions(count: int, folder: Path) -> dict[str, float]:
     async with runtime_of(folder / "events.db", lambda prompt: "done") as runtime:
         clock = Clock()
         opened = [await runtime.session(f"s{number}") for number in range(count)]
-        await asyncio.gather(*(session.send("hello") for session in opened))
+        ended = await asyncio.gather(*(session.send("hello") for session in opened), return_exceptions=True)
         found = clock.read("runs")
+        found["refused"] = sum(isinstance(each, Exception) for each in ended)
     clock = Clock()
     async with runtime_of(folder / "events.db", lambda prompt: "done") as runtime:
         for number in range(count):
@@ -183,7 +184,7 @@ def main() -> None:
         first: dict[str, float] = {}
         for count in counts:
             command = [sys.executable, "-P", __file__, "--one", kind, str(count)]
-            row = json.loads(subprocess.run(command, check=True, capture_output=True).stdout.splitlines()[-1])
+            row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
             shown = {name: round(value, 2) for name, value in row.items()}
             ratio = {name: round(value / first[name], 1) for name, value in row.items() if first.get(name)}
             print(json.dumps({"kind": kind, "count": count, **shown, "times_the_first": ratio}), flush=True)

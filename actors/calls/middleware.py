@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from refold.actors.calls.conversation import own_copy
-from refold.actors.calls.results import result_blocks, text_of_error
+from refold.actors.calls.results import error_words, result_blocks
 from refold.actors.calls.tool_context import running_context
 from refold.actors.calls.validation import checked_response
 from refold.events.core.content import (
@@ -214,8 +214,7 @@ class Hooks:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
-            said = text_of_error(error) or type(error).__name__
-            raise AgentLoopError(f"{type(middleware).__name__}.{hook} failed: {said}") from error
+            raise AgentLoopError(f"{type(middleware).__name__}.{hook} failed: {error_words(error)}") from error
 
     def _overriding(self, hook: str) -> list[Middleware]:
         return [each for each in self._middleware if getattr(type(each), hook) is not getattr(Middleware, hook)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from refold.actors.calls.results import text_of_error
+from refold.actors.calls.results import error_words
 from refold.events.core.content import ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import SessionId
@@ -50,7 +50,7 @@ def _is_offered(offer: Offer, session: SessionId, spec: ToolSpec) -> bool:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # The border to user code, which awaits nothing: a CancelledError is its own.
-        raise AgentLoopError(f"the offer of tools failed on {spec.name}: {text_of_error(error)}") from error
+        raise AgentLoopError(f"the offer of tools failed on {spec.name}: {error_words(error)}") from error
     if inspect.iscoroutine(said):
         said.close()
     if not isinstance(said, bool):
@@ -131,7 +131,7 @@ async def _policy_verdict(policy: Policy, call: ProposedCall, use: ToolUseBlock,
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
         log.exception("the policy failed on a call of %s in session %s", use.name, call.session)
-        return _check_failed(f"The policy failed: {text_of_error(error) or type(error).__name__}")
+        return _check_failed(f"The policy failed: {error_words(error)}")
 
 
 def _verdict(decision: PolicyDecision | None, use: ToolUseBlock, verdict: Verdict) -> Verdict:

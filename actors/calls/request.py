@@ -19,7 +19,7 @@ from refold.actors.calls.middleware import HookContext, Hooks
 from refold.actors.calls.policy import Offer, offered_tools
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import Recalling, Remembered
-from refold.actors.calls.results import text_of_error
+from refold.actors.calls.results import error_words, text_of_error
 from refold.actors.calls.streaming import can_stream
 from refold.actors.calls.tool_context import SessionContext
 from refold.events.core.cleaning import Unrecordable, clean_text
@@ -340,7 +340,7 @@ class RequestMaker:
         try:
             return int(request_tokens(context, kept, self._count))
         except Exception as error:  # The border to a user's count, which its window need not have asked.
-            raise AgentLoopError(f"the count of tokens failed: {text_of_error(error)}") from error
+            raise AgentLoopError(f"the count of tokens failed: {error_words(error)}") from error
 
     async def prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
         """Return the system prompt of a configuration, and its tools in name order.
@@ -382,7 +382,7 @@ def kept_ranges(window: ContextWindow, context: Context) -> tuple[Range, ...] | 
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # The border to user code, which awaits nothing: a CancelledError is its own.
-        raise AgentLoopError(f"the context window failed: {text_of_error(error) or type(error).__name__}") from error
+        raise AgentLoopError(f"the context window failed: {error_words(error)}") from error
     if kept is None or kept == ((0, len(context.messages)),):
         return None
     place = 0

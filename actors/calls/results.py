@@ -347,6 +347,12 @@ def is_raised_by_code(error: BaseException) -> bool:
     return place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
+def error_words(error: BaseException) -> str:
+    """Return an error's class, and its text where it has one."""
+    said = text_of_error(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def text_of_error(error: BaseException) -> str:
     """Return an error's text, clean; where the error itself cannot say it, a text that says that."""
     try:

@@ -172,7 +172,10 @@ def _flush_output() -> None:
 def _failed(error: Exception, code: int) -> int:
     from refold.stores.clean_log import without_known_secrets
 
-    typer.echo(f"refold: {one_line(without_known_secrets(str(error)), ERROR_CHARACTERS)}", err=True)
+    words = one_line(without_known_secrets(str(error)), ERROR_CHARACTERS)
+    if "is damaged" in words and "restore" not in words:
+        words += "; `refold check` names all that is, `refold repair` saves what is whole, or restore a `refold backup`"
+    typer.echo(f"refold: {words}", err=True)
     return code
 
 

@@ -164,10 +164,16 @@ async def stream_head(store: EventStore, stream: str) -> StreamHead:
     raise ConfigError(f"no stream {stream!r} in {store.name}{advice}")
 
 
-async def require_not_deleted(store: EventStore, stream: str) -> None:
-    """Raise ConfigError if a stream of this name was deleted."""
+async def tombstone_of(store: EventStore, stream: str) -> Tombstone | None:
+    """Return what is kept of a stream of this name that was deleted; None = none was."""
     find = getattr(store, "find_tombstone", None)  # Stores of users need not have tombstones.
     tombstone: Tombstone | None = await find(stream) if find is not None and _can_be_a_name(stream) else None
+    return tombstone
+
+
+async def require_not_deleted(store: EventStore, stream: str) -> None:
+    """Raise ConfigError if a stream of this name was deleted."""
+    tombstone = await tombstone_of(store, stream)
     if tombstone is not None:
         raise ConfigError(
             f"{stream} was deleted from {store.name} on {time_words(tombstone.at)}; it had {tombstone.version:,} events"

@@ -20,6 +20,7 @@ from refold.events.secrets.redaction import Redaction
 from refold.events.secrets.spellings import ESCAPES, unescaped, without_pauses
 from refold.inspection.log_reading import Streams, opened
 from refold.stores.event_store import EventStore, WholeLog
+from refold.stores.guarding.trusted_files import whose
 from refold.stores.sqlite.file import absolute, is_text_log
 from refold.stores.sqlite.inbox import InboxFile
 
@@ -81,7 +82,12 @@ class ScanReport(msgspec.Struct, frozen=True, kw_only=True):
     payloads: int
     file_bytes: int
     not_read: tuple[str, ...]
-    """What could not be read, and why: its bytes were looked at nevertheless."""
+    """What could not be read as a log or an inbox, and why: the bytes of its file were looked at, unless they are among
+    `not_seen`."""
+    not_seen: tuple[str, ...] = ()
+    """Files whose bytes could not be read, and why."""
+    incomplete: bool = False
+    """Whether one of those holds what was said; the lock and the index of the WAL do not."""
 
 
 class SoughtSecrets:
@@ -119,6 +125,8 @@ class _Report:
         self.findings: list[FoundSecret] = []
         self.found = self.streams = self.events = self.payloads = self.file_bytes = 0
         self.not_read: list[str] = []
+        self.not_seen: list[str] = []
+        self.incomplete = False
 
     def add(self, finding: FoundSecret) -> None:
         self.found += finding.times
@@ -127,10 +135,10 @@ class _Report:
 
 
 async def scan_log(log: str | os.PathLike[str], wanted: SoughtSecrets) -> ScanReport:
-    """Look for secrets in a log, its WAL, its inbox and its lock.
+    """Look for secrets in a log, its WAL, its inbox and its lock, as far as this user may read them.
 
     Raises:
-        PersistenceError: there is no such file, or its bytes cannot be read.
+        PersistenceError: there is no such file, or the log's own bytes cannot be read.
     """
     path, report = absolute(log), _Report()
     try:
@@ -142,8 +150,13 @@ async def scan_log(log: str | os.PathLike[str], wanted: SoughtSecrets) -> ScanRe
         report.not_read.append(str(error))
     if not is_text_log(log):
         await _scan_inbox(path, wanted, report)
-    for beside in ("", "-wal", "-shm", "-journal", ".inbox", ".inbox-journal", ".lock"):
-        _scan_file(path.with_name(path.name + beside), wanted, report)
+    _scan_file(path, wanted, report)
+    for beside in ("-wal", "-shm", "-journal", ".inbox", ".inbox-journal", ".lock"):
+        try:
+            _scan_file(path.with_name(path.name + beside), wanted, report)
+        except PersistenceError as error:
+            report.not_seen.append(str(error))
+            report.incomplete |= beside not in ("-shm", ".lock")
     return ScanReport(
         findings=tuple(report.findings),
         found=report.found,
@@ -152,6 +165,8 @@ async def scan_log(log: str | os.PathLike[str], wanted: SoughtSecrets) -> ScanRe
         payloads=report.payloads,
         file_bytes=report.file_bytes,
         not_read=tuple(report.not_read),
+        not_seen=tuple(report.not_seen),
+        incomplete=report.incomplete,
     )
 
 
@@ -252,7 +267,8 @@ def _scan_file(path: Path, wanted: SoughtSecrets, report: _Report) -> None:
                         counts[found] = counts.get(found, 0) + 1
                 before = text[-OVERLAP_BYTES:]
     except OSError as error:
-        raise PersistenceError(f"{path} cannot be read: {error.strerror}") from error
+        why = whose(path) if isinstance(error, PermissionError) else f"cannot be read: {error.strerror}"
+        raise PersistenceError(f"{path} {why}") from error
     for (kind, masked), times in counts.items():
         report.add(FoundSecret(kind=kind, masked=masked, file=path.name, times=times))
 

@@ -36,7 +36,7 @@ from refold.events.session.commands import SessionCommand
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import SessionEvent, ToolCallStarted
 from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
-from refold.inspection.log_reading import Batches, opened, session_head
+from refold.inspection.log_reading import Batches, opened, session_head, tombstone_of
 from refold.inspection.session_view import list_sessions
 from refold.inspection.summaries import call_words
 from refold.keeping.deletion import OwnedLog, delete_from
@@ -137,8 +137,14 @@ async def give(
     clock = clock if clock is not None else SystemClock()
     inbox = Inbox(sqlite_file.absolute(log), clock)
     async with opened(log) as store:
-        if not may_begin and not isinstance(command, InboxDelete):
-            await _has_begun(store, inbox, session)
+        deleted_again = isinstance(command, InboxDelete) and await tombstone_of(store, f"{SESSION_KIND}/{session}")
+        if not may_begin and not deleted_again:
+            try:
+                await _has_begun(store, inbox, session)
+            except ConfigError as error:
+                if isinstance(command, InboxSend):
+                    raise ConfigError(f"{error}; `refold send --new` begins one") from None
+                raise
     sqlite_file.look_at(sqlite_file.absolute(log))  # A symbolic link would have its inbox beside itself.
     entry = await inbox.put(session, command, key if key is not None else uuid.uuid4().hex)
     if entry.outcome is not None:

@@ -5,6 +5,7 @@ and ids. The rule: what reaches the actor is checked and clean, and has passed t
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias, TypedDict, TypeVar, cast
@@ -316,7 +317,10 @@ class SessionAccess:
         require_unredacted(command if isinstance(command, DescribeSession) else None, self.context.journal.redaction)
         vital = isinstance(command, ABOUT_ACCEPTED_WORK)
         envelope = SessionEnvelope(command, payloads or {}, vital=vital, deps=self._deps, describes=self.described)
-        performed = await self._ref.ask(envelope, block=False)
+        # Where ten thousand sessions are sent to at once, the last of them waits long for the log, which sets its own
+        # limits to each write; its input is in a mailbox, and to say otherwise would have it sent again.
+        timeout_s = math.inf if isinstance(command, SendInput) else None
+        performed = await self._ref.ask(envelope, block=False, timeout=timeout_s)
         assert isinstance(performed, Performed)
         if self.described is not None:  # Said once: what is said of the session elsewhere stays.
             self.described = describe_command(self.described.user, None)

@@ -71,6 +71,14 @@ def require_inbox_trusted(log: Path, *, allow_shared_folder: bool = False) -> No
         require_file(log.with_name(log.name + INBOX_SUFFIX + suffix), trusted, writing=True)
 
 
+def whose(path: Path) -> str:
+    """Return whose a file is that this user may not read, for a message: `belongs to ann, 1000 (mode 600), …`."""
+    status = _status(path)
+    if grp is None or status is None:
+        return "cannot be read by this user"
+    return f"belongs to {_user(status.st_uid)} (mode {stat.S_IMODE(status.st_mode):o}), and this user may not read it"
+
+
 def _trusted(log: Path, *, writing: bool) -> frozenset[int]:
     """Return the users whose files may lie beside a log."""
     me = os.geteuid()

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
 from refold.stores.guarding.acknowledged import HEAD_SUFFIX, Acknowledged, acknowledged, forget_acknowledged
+from refold.stores.guarding.trusted_files import whose
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, primary_code
 from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.read import damage_found, missing_end
@@ -171,6 +172,15 @@ def require_readable(log: Path) -> None:
             raise LogFormatError(f"{log} is empty, so it is no log")
         case "file":
             require_access(log, writing=False)
+            _require_readable_beside(log, "-wal", "which holds the newest events, so the log cannot be read without it")
+
+
+def _require_readable_beside(log: Path, suffix: str, what: str) -> None:
+    path = _beside(log, suffix)
+    if path.exists() and not os.access(path, os.R_OK):
+        raise PersistenceError(
+            f"{path}, {what}, {whose(path)}; give it the rights of {log.name}, or read the log as its owner"
+        )
 
 
 def require_access(log: Path, *, writing: bool) -> None:
@@ -295,15 +305,23 @@ def is_unread_wal(error: PersistenceError, log: Path) -> bool:
     """Tell whether a log could not be opened because its WAL can be read only where a file may be made beside it.
 
     So it is with a copy of a log and its WAL on read-only media. While a process owns the log, the reason is another.
+
+    Raises:
+        PersistenceError: this user may read neither the WAL's index nor the lock, which would tell.
     """
     cause = error.__cause__
-    return (
+    if not (
         isinstance(cause, sqlite3.Error)
         and primary_code(cause) == sqlite3.SQLITE_CANTOPEN
         and _is_beside(log, "-wal")
         and not os.access(log.parent, os.W_OK)
-        and log_owner(log) is None
-    )
+    ):
+        return False
+    try:
+        return log_owner(log) is None
+    except PersistenceError:  # A process may own it; then all but a readable index would be a guess.
+        _require_readable_beside(log, "-shm", "without which SQLite cannot read the log's WAL")
+        raise
 
 
 def copied_with_wal(log: Path, folder: Path) -> Path:

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refold.events.core.errors import ConfigError, LogInUse, PersistenceError
+from refold.stores.guarding.trusted_files import whose
 
 try:
     import fcntl
@@ -141,6 +142,12 @@ def log_owner(log: str | os.PathLike[str]) -> LogOwner | None:
             descriptor, _ = _open_lock_file(path)
         except LogInUse as error:
             return LogOwner(pid=error.pid, host=error.host)
+        except PersistenceError:
+            if os.access(_lock_path(path), os.R_OK):
+                raise
+            raise PersistenceError(
+                f"whether a process owns the log {path.name} is not known: {_lock_path(path)} {whose(_lock_path(path))}"
+            ) from None
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

@@ -148,7 +148,7 @@ class Saying:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (RuntimeError("no idea"), "the context window failed: no idea"),
+        (RuntimeError("no idea"), "the context window failed: RuntimeError: no idea"),
         ([(0, 9)], "give ranges in order"),
         ([(1, 2), (0, 1)], "give ranges in order"),
         ([(1, 1)], "give ranges in order"),

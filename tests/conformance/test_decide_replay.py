@@ -349,7 +349,8 @@ async def test_what_cannot_be_done_again_is_counted_with_the_reason_and_the_rest
 async def test_a_hook_that_raises_today_and_did_not_then_is_a_difference(log: InMemoryStore) -> None:
     report = await replay(log, agent=office(middleware=[Failing(_raise)]), session="s")
     (found,) = report.divergences
-    assert str(found) == ("session/s@6: request.failure: (nothing) -> \"Failing.on_pre_llm failed: 'no such thing'\"")
+    said = "Failing.on_pre_llm failed: KeyError: 'no such thing'"
+    assert str(found) == f'session/s@6: request.failure: (nothing) -> "{said}"'
     assert (counted(report)["request"], missed(report), found.now) == ((6, 6), [], found.difference.right)
 
 

@@ -214,8 +214,9 @@ def test_of_two_approvers_at_once_one_wins_and_the_other_is_told(log: Path) -> N
         codes, said = decisions_of_two(log)
         assert sorted(codes) == [0, 1]
         loser = codes.index(1)
-        no_longer = "refold: call_6_0 does not wait for approval; it was decided, has ended, or never was\n"
-        assert said[loser] == ("", no_longer)
+        no_longer = "refold: call_6_0 does not wait for approval; it was decided, has ended, or never was; `refold "
+        assert said[loser][0] == ""
+        assert said[loser][1].startswith(no_longer)
         read_until(process, "RunCompleted")
     [decided] = found(log, ev.ToolApprovalDecided)
     assert decided.allowed == (loser == 1)

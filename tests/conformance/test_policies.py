@@ -357,7 +357,7 @@ BROKEN = {
     ),
     "what a function lets go on is bounded too": Case(
         [LOOK] * 10,
-        [send("go", Fails("tool_execution", message="The policy failed: always"), turns=2)],
+        [send("go", Fails("tool_execution", message="The policy failed: RuntimeError: always"), turns=2)],
         config={"error_recovery": deciding("Again.", "look"), "recoveries_max": 1},
         options={"policy": raising(RuntimeError("always"))},
     ),
@@ -377,7 +377,7 @@ BROKEN = {
     **{
         f"recoveries in a row are bounded by {most}": Case(
             [LOOK] * 10,
-            [send("go", Fails("tool_execution", message="The policy failed: always"), turns=most + 1)],
+            [send("go", Fails("tool_execution", message="The policy failed: RuntimeError: always"), turns=most + 1)],
             config={"error_recovery": "retry", "recoveries_max": most},
             options={"policy": raising(RuntimeError("always"))},
         )
@@ -459,7 +459,7 @@ OFFERED = {
             [LOOK], [send("go", Fails(words=words))], options={"offer": offer}, asked=0
         )
         for what, offer, words in (
-            ("raises", lambda session, spec: raising(RuntimeError("boom"))(spec), "failed on act: boom"),
+            ("raises", lambda session, spec: raising(RuntimeError("boom"))(spec), "failed on act: RuntimeError: boom"),
             ("cancels", lambda session, spec: raising(asyncio.CancelledError())(spec), "failed on act"),
             ("would end the process", lambda session, spec: raising(SystemExit(2))(spec), "failed on act"),
             ("gives nothing", lambda session, spec: None, "gave NoneType for act"),

@@ -4,7 +4,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Annotated
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, command, option
+from refold.commands.execution import EXIT_BAD_INPUT, EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, command, option
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ async def scan(
     Found are keys of known formats (OpenAI, Anthropic, AWS, Google, GitHub, Slack, Stripe, private keys, JSON Web
     Tokens, bearer headers), and what the options name. A value is found with JSON escapes, in URLs and in base64, too;
     no option takes the value itself, which other users of the machine could read. What is found is shown masked.
-    Exit code 1: something was found.
+    Exit code 1: something was found; 2: nothing was, and this user may not read all that belongs to the log.
 
     JSON: {log, found, findings: [{kind, masked, stream, version, payload, path, file, times}], streams, events,
-    payloads, file_bytes, not_read}.
+    payloads, file_bytes, not_read, not_seen, incomplete}.
     """
     from refold.events.core.errors import ConfigError
     from refold.inspection.scan import SoughtSecrets, named_values, scan_log
@@ -53,7 +53,7 @@ async def scan(
         write_json({"log": str(log), **_document(report)})
     else:
         _write(report)
-    return EXIT_FOUND if report.found else EXIT_OK
+    return EXIT_FOUND if report.found else EXIT_BAD_INPUT if report.incomplete else EXIT_OK
 
 
 def _document(report: "ScanReport") -> dict[str, object]:
@@ -72,7 +72,9 @@ def _write(report: "ScanReport") -> None:
     if report.found > sum(finding.times for finding in report.findings):
         write_paragraph(to, "… and more", style="red")
     for why in report.not_read:
-        write_paragraph(to, f"not read, apart from its bytes: {one_line(why)}")
+        write_paragraph(to, f"not read, apart from its bytes: {one_line(why, 300)}")
+    for why in report.not_seen:
+        write_paragraph(to, f"not looked at: {one_line(why, 300)}", style="red")
     looked = ", ".join(
         (
             counted(report.streams, "stream"),
@@ -81,7 +83,8 @@ def _write(report: "ScanReport") -> None:
             f"{report.file_bytes:,} bytes of files",
         )
     )
-    verdict = counted(report.found, "finding") if report.found else "nothing found"
+    in_all = " in what this user may read" if report.incomplete else ""
+    verdict = (counted(report.found, "finding") if report.found else "nothing found") + in_all
     write_paragraph(to, f"{verdict}: {looked}", style="bold red" if report.found else "bold")
 
 

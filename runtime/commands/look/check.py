@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from refold.inspection.check import CheckReport
 
 
+DAMAGE: Final = ("version", "position", "batch", "time", "chain", "head", "payload", "unreadable", "file")
+"""Kinds of problems of which a file has less if what is whole of it is saved."""
+
+REPAIR_HINT: Final = (
+    "`refold repair LOG -o NEW` saves what is whole into a new log; a `refold backup` from before has all of it"
+)
+
 NAMED: Final = 20
 """So many deleted streams are named."""
 
@@ -82,5 +89,7 @@ def _write_report(report: "CheckReport") -> None:
             counted(report.payloads, "payload"),
         )
     )
+    if any(problem.kind in DAMAGE for problem in report.problems):
+        write_paragraph(to, REPAIR_HINT)
     verdict = "sound" if report.sound else counted(report.problems_found, "problem")
     write_paragraph(to, f"{verdict}: {counts} checked", style="bold" if report.sound else "bold red")

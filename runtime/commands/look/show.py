@@ -32,14 +32,15 @@ async def show(
     request: Annotated[
         int | None, option("--request", "N", "Show the exact request of version N, answered or not.")
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Write long results whole.")] = False,
     payload: Annotated[str | None, option("--payload", "HASH", "Write content that the log keeps by its hash.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show one session as a conversation, or what happened to something else, such as breaker/NAME.
 
     Who said what, tool calls with their results, how runs ended, and what is in flight; of a stream of another kind its
-    events. Where a result was cut, it says under which hash the log keeps all of it; --payload writes that, byte for
-    byte: a text, or an image's file.
+    events. Without --full a result is cut after 4,000 characters. Where it was cut for the model, it says under which
+    hash the log keeps all of it; --payload writes that, byte for byte: a text, or an image's file.
 
     JSON: {session, parent, agent, model, status, version, last_version, at, usage, run, queue: [{run, content,
     due_at, every}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, ...}]}. With
@@ -60,7 +61,7 @@ async def show(
             return await _events(store, head, {"stream": head.stream}, at, as_json)
         if events:
             return await _events(store, await session_head(store, session), {"session": session}, at, as_json)
-    return await _conversation(log, session, at, as_json)
+    return await _conversation(log, session, at, as_json, full=full)
 
 
 async def _events(store: "EventStore", head: "StreamHead", name: dict[str, str], at: int | None, as_json: bool) -> int:
@@ -93,7 +94,7 @@ async def _payload(log: Path, session: str, name: str) -> int:
     return EXIT_OK
 
 
-async def _conversation(log: Path, session: str, at: int | None, as_json: bool) -> int:
+async def _conversation(log: Path, session: str, at: int | None, as_json: bool, *, full: bool) -> int:
     from refold.commands.run.conversation import write_conversation
     from refold.inspection.log_reading import opened
     from refold.inspection.session_view import view_session
@@ -103,7 +104,7 @@ async def _conversation(log: Path, session: str, at: int | None, as_json: bool) 
     if as_json:
         write_json(view)
     else:
-        write_conversation(console(), view)
+        write_conversation(console(), view, full=full)
     return EXIT_OK
 
 

@@ -1,6 +1,6 @@
 """A session's view as text: what `refold show` writes."""
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from refold.commands.output import counted, exact_json, exact_line, one_line, write_exact, write_paragraph
 from refold.events.core.content import ThinkingBlock
@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def write_conversation(to: "Console", view: SessionView) -> None:
-    """Write a session: what it is, its conversation, and what is in flight."""
+RESULT_CHARACTERS: Final = 4_000
+"""After so many characters the text of a result is cut, unless all of it is asked for."""
+
+
+def write_conversation(to: "Console", view: SessionView, *, full: bool = False) -> None:
+    """Write a session: what it is, its conversation, and what is in flight; long results are cut unless `full`."""
     who = " · ".join(one_line(str(word)) for word in (view.session, view.agent, view.model) if word)
     write_paragraph(to, who, style="bold")
     if view.parent is not None:
@@ -30,7 +34,7 @@ def write_conversation(to: "Console", view: SessionView) -> None:
     for entry in view.transcript:
         match entry:
             case MessageEntry():
-                _write_said(to, entry)
+                _write_said(to, entry, full=full)
             case NoteEntry():
                 _write_line(to, f"  ~ {one_line(entry.what)}", entry.version, "yellow")
             case RunEndEntry():
@@ -44,7 +48,7 @@ def _write_line(to: "Console", line: str, version: int, style: str) -> None:
     write_paragraph(to, f"{line}  @{version}", style=style)
 
 
-def _write_said(to: "Console", said: MessageEntry) -> None:
+def _write_said(to: "Console", said: MessageEntry, *, full: bool) -> None:
     write_paragraph(to, "")
     words = [said.role, time_words(said.at)]
     if said.imported:
@@ -60,10 +64,10 @@ def _write_said(to: "Console", said: MessageEntry) -> None:
     if not said.content and not said.calls:
         write_paragraph(to, "(empty)", indent=2, style="dim")
     for call in said.calls:
-        _write_call(to, call)
+        _write_call(to, call, full=full)
 
 
-def _write_call(to: "Console", call: CallEntry) -> None:
+def _write_call(to: "Console", call: CallEntry, *, full: bool) -> None:
     arguments = f"{call.tool}({call.malformed_input})" if call.malformed_input is not None else None
     took = f"  ({duration_words(call.ended_at - call.started_at)})" if call.started_at and call.ended_at else ""
     write_paragraph(to, f"-> {arguments or call_words(call.tool, call.input)}{took}", indent=2, style="magenta")
@@ -73,6 +77,9 @@ def _write_call(to: "Console", call: CallEntry) -> None:
     if call.ended_at:
         failed = f"{kind_words(call.kind, call.result)}: " if call.kind is not None else ""
         words = "\n".join(block_words(block) for block in call.result) or "(empty)"
+        if not full and len(words) > RESULT_CHARACTERS:
+            left_out = len(words) - RESULT_CHARACTERS
+            words = f"{words[:RESULT_CHARACTERS]}…\n({left_out:,} more characters; `refold show --full` writes them)"
         write_paragraph(to, f"{failed}{words}", indent=5, style="red" if call.kind is not None else "")
     else:
         write_paragraph(to, "started, no result yet" if call.started_at else "no result yet", indent=5, style="yellow")

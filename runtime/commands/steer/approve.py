@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, argument, command
 from refold.commands.output import (
     console,
     exact_json,
     exact_line,
     exact_text,
+    shell_word,
+    tell_error,
     write_exact,
     write_json,
     write_paragraph,
@@ -56,12 +58,15 @@ async def approve(
             raise typer.BadParameter("name the SESSION and the CALL to decide about; `refold approve LOG` lists them")
         return await _list(log, session, as_json)
     from refold.events.core.ids import ToolCallId
-    from refold.remote.protocol import InboxDecide
+    from refold.remote.protocol import InboxDecide, Refused
 
     if deny and always:
         raise typer.BadParameter("only an allowance can hold for always; leave out --deny or --always")
     decision = InboxDecide(call=ToolCallId(call), allow=not deny, reason=reason, always=always)
     what = await given(log, session, decision, key, timeout_s)
+    if isinstance(what.outcome, Refused):
+        tell_error(f"{what.outcome.message}; `refold approve {shell_word(str(log))}` lists those that wait")
+        return EXIT_FOUND
     return tell_given(log, what, f"{decision.call} is {'denied' if deny else 'allowed'}", as_json)
 
 

@@ -92,4 +92,5 @@ def resume_line(log: Path, session: str, agent: Sequence[str] = ()) -> str:
         agent: the words that say which agent; none = not known.
     """
     words = [f"--log={log}", f"--session={session}"]
-    return " ".join(["refold", "resume", *map(shell_word, agent or ["AGENT"]), *map(shell_word, words)])
+    line = " ".join(["refold", "resume", *map(shell_word, agent or ["AGENT"]), *map(shell_word, words)])
+    return line if agent else f"{line}  # AGENT: its module:attribute"

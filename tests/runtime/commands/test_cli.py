@@ -274,10 +274,13 @@ def test_a_name_cannot_pretend_to_be_another_line(tmp_path: Path) -> None:
         assert not [line for line in lines if line.startswith("level core: no divergence")]
 
 
-def test_unicode_and_large_texts_are_shown_whole(tmp_path: Path) -> None:
+def test_unicode_is_shown_and_a_large_result_whole_where_that_is_asked_for(tmp_path: Path) -> None:
     text = "naïve 日本語 👩‍🚀 " * 1_000
     path = log_of(tmp_path / "text.db", lambda builder: builder.weather_session("ünïcödé", result=text))
-    assert text.rstrip() in run("show", path, "ünïcödé").stdout
+    assert text.rstrip() in run("show", path, "ünïcödé", "--full").stdout
+    cut = run("show", path, "ünïcödé").stdout
+    assert f"{text[:4_000]}…\n" in cut
+    assert f"({len(text) - 4_000:,} more characters; `refold show --full` writes them)" in cut
     assert len(run("show", path, "ünïcödé", "--events").stdout.splitlines()) == 12
 
 

@@ -128,7 +128,7 @@ async def test_the_runtime_that_owns_the_log_deletes_for_other_processes(tmp_pat
         assert json.loads((await asyncio.to_thread(give)).stdout)["deleted_before"]
         assert found(tmp_path, "alice") == {}
         refused = await asyncio.to_thread(processes.run, processes.refold_line("delete", log, "nobody"))
-        assert (refused.returncode, "no session 'nobody'" in refused.stderr) == (1, True)
+        assert (refused.returncode, "no session 'nobody'" in refused.stderr) == (2, True)
     await assert_sound(log)
 
 
@@ -163,7 +163,7 @@ def test_the_command_deletes_where_no_runtime_owns_the_log(tmp_path: Path) -> No
     assert found(tmp_path, "alice") == {}
     assert "events.db.inbox" in found(tmp_path, "bob"), "those of others are left alone"
     assert "session alice was deleted earlier with 1 child session" in run("delete", log, "alice").stdout
-    assert run("delete", log, "nobody").exit_code == 1
+    assert run("delete", log, "nobody").exit_code == 2
     asyncio.run(assert_sound(log))
 
 

@@ -1,16 +1,19 @@
 """Files beside a log, and their folder: whose they must be before SQLite may see them. Other users are real ones."""
 
+import asyncio
 import os
+import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.inspection.scan import SoughtSecrets, scan_log
 from refold.stores import SQLiteStore, batch
 from refold.stores.guarding.trusted_files import require_log_trusted
 from refold.stores.sqlite.inbox import InboxFile
@@ -214,3 +217,54 @@ async def test_a_log_that_root_was_killed_with_is_its_owners_and_its_readers_as_
             assert beside(log, suffix).stat().st_mode & 0o777 == 0o644, suffix
     finally:
         await store.close()
+
+
+def readable(path: Path, mode: int = 0o644) -> None:
+    path.chmod(mode)
+
+
+def copied_as_after_a_crash(ours: Path, log: Path, unreadable: Sequence[str]) -> None:
+    for suffix in ("", "-wal", "-shm", ".lock"):
+        shutil.copyfile(beside(ours, suffix), beside(log, suffix))
+        beside(log, suffix).chmod(0o600 if suffix in (*unreadable, ".lock") else 0o644)
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    ("unreadable", "told"),
+    [
+        (
+            ("-wal", "-shm"),
+            r"events\.db-wal, which holds .* belongs to root, 0 \(mode 600\), and this user may",
+        ),
+        (("-shm",), r"events\.db-shm, without which .* belongs to root, 0 \(mode 600\)"),
+        ((), ""),
+    ],
+)
+async def test_a_reader_is_told_which_file_of_a_crashed_log_it_may_not_read(
+    shared: Path, unreadable: tuple[str, ...], told: str
+) -> None:
+    readable(shared, 0o755)
+    log, ours = shared / "events.db", shared.parent / "events.db"
+    async with await SQLiteStore.open(ours) as store:
+        await store.append([batch("session/a", 0)])
+        copied_as_after_a_crash(ours, log, unreadable)
+    raised = as_other_user(lambda: asyncio.run(read(log)))
+    assert re.search(told, raised) if told else not raised
+
+
+@AS_ROOT
+async def test_a_scan_looks_at_what_its_user_may_read_and_names_the_rest(shared: Path) -> None:
+    log = shared / "events.db"
+    async with await SQLiteStore.open(log, allow_shared_folder=True) as store:
+        await store.append([batch("session/a", 0)])
+    readable(log)
+    await command(log)
+
+    def scan() -> None:
+        report = asyncio.run(scan_log(log, SoughtSecrets({}, {})))
+        seen = [why.partition(" belongs")[0] for why in report.not_seen]
+        assert (report.events, report.incomplete, seen) == (1, True, [f"{log}.inbox", f"{log}.lock"])
+
+    await scan_log(log, SoughtSecrets({}, {}))  # Another user may not load modules.
+    assert not as_other_user(scan)
