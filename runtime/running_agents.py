@@ -44,6 +44,7 @@ from refold.memory.graph import GraphStore
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import Settings
 from refold.sessions.schedule import next_time
+from refold.sessions.structured_output import schema_problem
 from refold.tools.tool import Tool
 
 log = logging.getLogger("refold.runtime")
@@ -272,6 +273,7 @@ class RunningAgents:
                 prompt=agent.config.prompt_function,
                 offer=agent.offer,
                 output_check=found.output_check,
+                schema_check=schema_problem,
                 recovery=agent.config.recovery_function,
                 recalling=found.recalling,
                 window=agent.context,

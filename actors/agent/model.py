@@ -26,7 +26,7 @@ from refold.actors.calls.results import lost_connection
 from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
 from refold.actors.calls.tool_context import running_context
 from refold.actors.calls.validation import checked_delta, checked_response
-from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, error_words
+from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, CheckSchema, error_words
 from refold.actors.effects import (
     CANCEL_GRACE_S,
     CallUnderWay,
@@ -117,6 +117,7 @@ class ModelActor(Actor):
         prompt: PromptFunction | None = None,
         offer: Offer | None = None,
         output_check: CheckOutput | None = None,
+        schema_check: CheckSchema | None = None,
         recovery: RecoveryFunction | None = None,
         recalling: Recalling | None = None,
         window: ContextWindow | None = None,
@@ -125,7 +126,7 @@ class ModelActor(Actor):
         redaction: Redaction = NOTHING_SECRET,
     ) -> None:
         self._redaction = redaction
-        self._rules = AnswerRules(tools, policy, output_check, recovery)
+        self._rules = AnswerRules(tools, policy, output_check, recovery, schema_check)
         self._window = window
         self._summariser = summariser or provider
         self._hooks = hooks
@@ -196,7 +197,7 @@ class ModelActor(Actor):
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
             answer = await self._rules.answer(response, wanted.where, outgoing.tools, outgoing.request.tools)
-            rejected = await self._rules.rejection(response, wanted.where)
+            rejected = await self._rules.rejection(response, wanted.where, wanted.configuration)
         except NotWanted:
             return EffectEnded(key=message.key)
         except ProviderError as error:

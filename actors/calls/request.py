@@ -48,6 +48,7 @@ from refold.events.model.request import (
     prompt_and_tools,
     recordable,
     request_digest,
+    with_instruction,
     with_prepared,
 )
 from refold.events.model.run_context import PromptFunction
@@ -257,7 +258,8 @@ class RequestMaker:
             raise AgentLoopError(f"the function that makes the system prompt failed: {words}") from error
         if not isinstance(said, str):
             raise AgentLoopError(f"the function that makes the system prompt gave {type(said).__name__}, not a text")
-        return msgspec.structs.replace(wanted, prompt=self._redaction.text(clean_text(said)))
+        prompt = with_instruction(self._redaction.text(clean_text(said)), wanted.configuration)
+        return msgspec.structs.replace(wanted, prompt=prompt)
 
     async def remembered(self, wanted: WantedRequest, plain: ModelRequest) -> Remembered:
         """Return what memories add to a request to which nothing was done yet."""

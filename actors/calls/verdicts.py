@@ -16,7 +16,7 @@ from refold.actors.calls.results import text_of_error
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError
-from refold.events.model.configuration import RecoveryFunction, ToolSpec
+from refold.events.model.configuration import AgentConfiguration, RecoveryFunction, ToolSpec
 from refold.events.model.messages import ModelResponse, ToolUse
 from refold.events.model.run_context import RunContext
 from refold.events.session.events import Verdict
@@ -27,6 +27,9 @@ log = logging.getLogger("refold.model")
 CheckOutput: TypeAlias = Callable[[str, RunContext[Any]], Awaitable[str | None]]
 """Returns why a final answer's text cannot be used, in words for the model, or None where it can; raises what user code
 raises that fails on it."""
+
+CheckSchema: TypeAlias = Callable[[str, AgentConfiguration], str | None]
+"""Returns the same of an answer whose run has a schema of its own."""
 
 MESSAGE_CHARACTERS_MAX = 2_000
 """An error's text is cut after so many characters before it is recorded."""
@@ -41,7 +44,9 @@ class AnswerRules:
         policy: Policy | None,
         output_check: CheckOutput | None,
         recovery: RecoveryFunction | None = None,
+        schema_check: CheckSchema | None = None,
     ) -> None:
+        self._schema_check = schema_check
         self._recovery = recovery
         self._tools = tools
         self._policy = policy
@@ -70,13 +75,26 @@ class AnswerRules:
         )
         return msgspec.structs.replace(answer, verdicts=verdicts)
 
-    async def rejection(self, response: ModelResponse, where: RunContext[Any]) -> str:
-        """Return why an answer cannot be used as a whole, in words for the model; empty where it can be."""
+    async def rejection(
+        self, response: ModelResponse, where: RunContext[Any], configuration: AgentConfiguration
+    ) -> str:
+        """Return why an answer cannot be used as a whole, in words for the model; empty where it can be.
+
+        Args:
+            response: as it came.
+            where: whose it is.
+            configuration: as it is for the run; with a schema of the run's own, that alone counts.
+        """
         if response.rejected:
             return clean_text(response.rejected)[:MESSAGE_CHARACTERS_MAX]
         calls = any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content)
         text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
-        if self._output_check is None or calls or response.stop_reason == "pause_turn" or not text.strip():
+        if calls or response.stop_reason == "pause_turn" or not text.strip():
+            return ""
+        if configuration.output_instruction is not None:
+            said = self._schema_check(text, configuration) if self._schema_check is not None else None
+            return clean_text(said or "")[:MESSAGE_CHARACTERS_MAX]
+        if self._output_check is None:
             return ""
         return clean_text(await self._output_check(text, where) or "")[:MESSAGE_CHARACTERS_MAX]
 

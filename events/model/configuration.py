@@ -290,6 +290,8 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     before."""
     output_schema: JsonObject | None = None
     """JSON Schema of final answers that are data; None = any text."""
+    output_instruction: str | None = None
+    """What stands behind the system prompt for a run with its own schema. Recorded with that run's input only."""
     fingerprint: str = ""
     """First 16 hexadecimal digits of the SHA-256 of everything above but `code`: two equal agents have one."""
 
@@ -303,6 +305,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     temperature: float | None = None
     tools: tuple[str, ...] | None = None
     """Names of those of the agent's tools that it has, in name order; one that is gone by then is left out."""
+    output_schema: JsonObject | None = None
+    """JSON Schema of its final answer."""
+    output_instruction: str | None = None
+    """What the model is told of that, behind the system prompt."""
 
 
 def configured_for(configuration: AgentConfiguration, options: RunOptions | None) -> AgentConfiguration:

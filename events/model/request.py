@@ -60,7 +60,7 @@ def plain_request(
     names = None if offered is None else set(offered)
     return ModelRequest(
         model=configuration.model,
-        system_prompt=prompt,
+        system_prompt=with_instruction(prompt, configuration),
         messages=messages,
         tools=tuple(spec for spec in tools if names is None or spec.name in names),
         max_tokens=configuration.max_tokens,
@@ -68,6 +68,11 @@ def plain_request(
         stop_sequences=configuration.stop_sequences,
         output_schema=configuration.output_schema,
     )
+
+
+def with_instruction(prompt: str, configuration: AgentConfiguration) -> str:
+    """Return a system prompt with what a run's own schema adds to it."""
+    return "\n\n".join(filter(None, (prompt, configuration.output_instruction)))
 
 
 def applied(request: ModelRequest, prepared: Prepared) -> ModelRequest:

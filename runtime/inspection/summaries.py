@@ -155,7 +155,7 @@ def _in_brackets(options: RunOptions | None) -> str:
 
 def options_words(options: RunOptions) -> str:
     """Return what a run does otherwise than its agent: `model="small", max_turns=2`."""
-    fields: dict[str, object] = msgspec.to_builtins(options)
+    fields: dict[str, object] = msgspec.to_builtins(msgspec.structs.replace(options, output_instruction=None))
     return ", ".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in fields.items())
 
 

@@ -44,6 +44,7 @@ from refold.events.model.configuration import (
     CodeIdentity,
     ToolSpec,
     configuration_of,
+    configured_for,
 )
 from refold.events.model.messages import (
     ModelResponse,
@@ -58,7 +59,7 @@ from refold.events.session.core import SESSION_CORE
 from refold.events.session.state import SessionState, TurnCall, find_call
 from refold.memory.stream_object import StreamObject
 from refold.sessions.access import hooked_input
-from refold.sessions.structured_output import NOT_ACCEPTED
+from refold.sessions.structured_output import NOT_ACCEPTED, schema_problem
 from refold.stores.event_store import EventStore
 from refold.tools.dry_run import NotComparable
 from refold.version import __version__
@@ -199,7 +200,7 @@ class CurrentAgent:
             output_schema=agent.output_schema(),
         )
         self.output_check = output_check = agent.output_check()
-        self.rules = AnswerRules(self.tools, agent.policy, output_check, agent.config.recovery_function)
+        self.rules = AnswerRules(self.tools, agent.policy, output_check, agent.config.recovery_function, schema_problem)
         self.given = GivenRecalling()
         self.parts = LogParts(store, own)
         self.requests = RequestMaker(
@@ -305,7 +306,9 @@ async def answer_now(
             request=event.request,
             model=event.model,
             verdicts=answer.verdicts,
-            rejected=await current.rules.rejection(changed, where),
+            rejected=await current.rules.rejection(
+                changed, where, configured_for(current.configuration, state.run.options if state.run else None)
+            ),
             stop_details=changed.stop_details,
             refused=event.refused,
         ),

@@ -48,6 +48,7 @@ from refold.events.session.commands import (
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import SessionState
 from refold.sessions.reads import content_by_hash
+from refold.sessions.structured_output import output_schema, run_instruction
 from refold.stores.folding import Fold
 
 Input: TypeAlias = str | GivenContent | Sequence[str | GivenContent]
@@ -126,6 +127,8 @@ class RunOverrides(TypedDict, total=False):
     """0 to 2."""
     tools: Collection[str] | None
     """Names of those of the agent's tools that the model is offered, and may call."""
+    output_type: type[Any] | None
+    """What the final answer must be, as JSON, as `Agent.output_type`; `RunResult.parsed` reads it."""
 
 
 def run_options(given: RunOverrides) -> RunOptions | None:
@@ -141,6 +144,8 @@ def run_options(given: RunOverrides) -> RunOptions | None:
     if unknown:
         known = ", ".join(sorted(RunOverrides.__annotations__))
         raise ConfigError(f"a run has no option {unknown[0]!r:.80}; it has {known}")
+    output_type = cast("type[object] | None", fields.pop("output_type", None))
+    form = (output_schema(output_type), run_instruction(output_type)) if output_type is not None else (None, None)
     tools = fields.pop("tools", None)
     if tools is not None:
         if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(it, str) for it in tools):
@@ -151,7 +156,8 @@ def run_options(given: RunOverrides) -> RunOptions | None:
     except ConfigError as error:
         raise ConfigError(str(error).removeprefix("AgentConfig.")) from None
     # As the log gives it back: a temperature of 1 is 1.0, in the first request too.
-    return msgspec.convert({name: getattr(checked, name) for name in fields} | {"tools": tools}, RunOptions)
+    more = {"tools": tools, "output_schema": form[0], "output_instruction": form[1]}
+    return msgspec.convert({name: getattr(checked, name) for name in fields} | more, RunOptions)
 
 
 def import_command(messages: Sequence[Message], key: str | None) -> tuple[ImportHistory, dict[PayloadHash, bytes]]:
@@ -274,9 +280,23 @@ class SessionAccess:
         """What its user says of the session; None = nothing."""
         self.stream = stream_name(SESSION_KIND, session)
 
-    def depending_on(self, deps: object) -> "SessionAccess":
-        """Return the same access, for runs that depend on something; None = on what they do anyway."""
-        return self if deps is None else SessionAccess(self.context, self.session, self.output_type, deps)
+    def of_run(self, deps: object, given: RunOverrides) -> "SessionAccess":
+        """Return the same access, for a run that depends on something, or whose answer is of a type of its own.
+
+        Args:
+            deps: None = it depends on what its session does.
+            given: what it does otherwise than its agent.
+        """
+        output_type = given.get("output_type")
+        if deps is None and output_type is None:
+            return self
+        return SessionAccess(
+            self.context,
+            self.session,
+            self.output_type if output_type is None else output_type,
+            self._deps if deps is None else deps,
+            self.described,
+        )
 
     async def read(self, question: Callable[[SessionState], T], *, vital: bool = False) -> T:
         """Return what the actor's durable state answers; the answer is the caller's own.

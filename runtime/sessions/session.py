@@ -110,9 +110,9 @@ class Session(Generic[Out_co]):
                 where no run is under way it is an ordinary input.
             deps: what its run depends on from now on, instead of what its session or its agent does. It is given as it
                 is, is the caller's to close, and is not recorded. None = as these.
-            options: what this run does otherwise than its agent: `model`, `max_turns`, `max_tokens`, `temperature`, and
-                `tools`, names of those that it may use. They are recorded with the input, so that the run keeps them
-                when it is resumed.
+            options: what this run does otherwise than its agent: `model`, `max_turns`, `max_tokens`, `temperature`;
+                `tools`, names of those that it may use; `output_type`, what its answer must be, which `parsed` reads.
+                They are recorded with the input, so that the run keeps them when it is resumed.
 
         Raises:
             ConfigError: an argument makes no sense.
@@ -124,7 +124,7 @@ class Session(Generic[Out_co]):
                 this one is recorded.
             AskCycle: a tool of this session sends to it, and would wait for itself.
         """
-        access, own = self._access.depending_on(deps), run_options(options)
+        access, own = self._access.of_run(deps, options), run_options(options)
         if on_event is None:
             handle = begin(access, content, cancel=cancel, key=key, at=at, now=now, options=own)
             await handle.done()
@@ -156,7 +156,7 @@ class Session(Generic[Out_co]):
         The arguments, and what is raised of the input, are as for `send`. With a key this may be called any number of
         times, by any process: it is one run, also when that has ended.
         """
-        access = self._access.depending_on(deps)
+        access = self._access.of_run(deps, options)
         sent = begin(access, content, cancel=None, key=key, at=at, now=now, options=run_options(options), detached=True)
         await sent.accepted()
         if sent.run is None:
@@ -252,7 +252,7 @@ class Session(Generic[Out_co]):
             CommandRejected: as `send`; or no run waits for its next turn.
             PersistenceError: it could not be recorded.
         """
-        access, own = self._access.depending_on(deps), run_options(options)
+        access, own = self._access.of_run(deps, options), run_options(options)
         if content is None and (key is not None or own is not None):
             raise ConfigError("a key and the options of step are those of its input; give an input too, or neither")
         seen: list[RecordedSessionEvent] = []
@@ -292,7 +292,7 @@ class Session(Generic[Out_co]):
         unless another caller with the same key waits for it too. The arguments, and what may be raised from the
         iteration, are as for `send`; a run with the same key that is over is read from the log.
         """
-        access = self._access.depending_on(deps)
+        access = self._access.of_run(deps, options)
         return RunStream(access, content, cancel=cancel, key=key, options=run_options(options))
 
     async def cancel(

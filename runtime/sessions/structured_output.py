@@ -17,9 +17,10 @@ from refold.actors.calls.results import text_of_error
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import Json, JsonObject
 from refold.events.core.errors import AgentLoopError, ConfigError, ToolError
-from refold.events.model.configuration import AgentConfig
+from refold.events.model.configuration import AgentConfig, AgentConfiguration
 from refold.events.model.run_context import RunContext
 from refold.tools.data_type import NOT_DESCRIBED, DataType
+from refold.tools.schema import InputSchema
 
 T = TypeVar("T")
 Out = TypeVar("Out")
@@ -138,6 +139,38 @@ def with_output(config: AgentConfig, output_type: type[object]) -> AgentConfig:
     instruction = INSTRUCTION.format(schema=schema_text(output_type))
     prompt = f"{config.fixed_prompt}\n\n{instruction}" if config.fixed_prompt else instruction
     return msgspec.structs.replace(config, system_prompt=prompt)
+
+
+RUN_INSTRUCTION = (
+    "Give the final answer to the latest input as one JSON value that fits this JSON Schema, with nothing before or "
+    "after it, in place of any other form that was asked for:\n{schema}"
+)
+"""What a model is told of the schema that one run has of its own."""
+
+
+def run_instruction(output_type: type[object]) -> str:
+    """Return what a model is told of the type that the final answer of one run must have."""
+    return RUN_INSTRUCTION.format(schema=schema_text(output_type))
+
+
+def schema_problem(text: str, configuration: AgentConfiguration) -> str | None:
+    """Return what the model is told of a final answer that does not fit the schema of its run, or None.
+
+    Any process can tell, since the schema is recorded; what a type demands beside its schema is found when the answer
+    is read as a value of it.
+    """
+    schema = dict(configuration.output_schema or {})
+    whole: JsonObject = {"properties": {"it": schema}, "required": ["it"], "$defs": schema.pop("$defs", {})}
+    described, problem = InputSchema(whole, tool="(the answer)"), "It holds no JSON"
+    # What it lacks is said best of the first that is JSON.
+    for candidate in islice(filter(_is_json, _candidates(text)), 1):
+        found = described.problem({"it": msgspec.json.decode(candidate)})
+        if found is None:
+            return None
+        problem = found.replace("`$.it", "`$")
+    told = configuration.output_instruction or ""
+    again = told if len(told) <= SCHEMA_REPEATED_MAX + len(RUN_INSTRUCTION) else AGAIN
+    return f"The answer is not a JSON value that fits the schema: {problem}.\n{again}"
 
 
 OutputValidator: TypeAlias = Callable[[Out], object] | Callable[[RunContext[Any], Out], object]

@@ -2,8 +2,9 @@
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 import refold
@@ -13,6 +14,7 @@ from refold.events.model.configuration import RunOptions
 from refold.events.session.events import InputQueued, RunStarted
 from refold.inspection.request_view import recorded_request
 from refold.inspection.transcript import Transcript
+from refold.sessions.structured_output import output_schema, schema_text
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, crash, events_of, opened, requests_of, runtime_of
@@ -104,6 +106,42 @@ async def test_every_way_to_send_takes_them(memory: InMemoryStore, way: str) -> 
         assert [asked(request) for request in requests_of(runtime)] == [AS_TOLD]
 
 
+class Trip(msgspec.Struct):
+    city: str
+    days: int
+
+
+async def test_the_answer_of_one_run_may_be_of_a_type_of_its_own(log: EventStore) -> None:
+    script = [say("Soon."), say('{"city": "Rome"}'), say('Here: {"city": "Rome", "days": 2}'), say("Two days.")]
+    async with opened(log, *script, **options()) as (runtime, session):
+        result = await session.send("Plan a trip.", output_type=Trip)
+        assert result.parsed(Trip) == Trip("Rome", 2)
+        assert cast("object", result.output) == Trip("Rome", 2)
+        assert (await session.send("How long?")).output == "Two days."
+        first, *again, last = requests_of(runtime)
+        assert (first.output_schema, last.output_schema) == (output_schema(Trip), None)
+        assert schema_text(Trip) in first.system_prompt
+        assert last.system_prompt == CONFIG.system_prompt
+        told = [str(request.messages[-1].text) for request in again]
+        assert ["holds no JSON" in told[0], "days" in told[1]] == [True, True]
+        assert (await recorded_request(log, "s", 5)).request.system_prompt == first.system_prompt
+
+
+async def test_the_type_of_a_run_holds_after_a_crash_and_beside_that_of_the_agent(memory: InMemoryStore) -> None:
+    store, held = FailingStore(memory), HeldAnswer(say("never"))
+    typed: dict[str, Any] = options(output_type=list[int], alike=False)
+    runtime = runtime_of(store, held, close_grace_s=0, **typed)
+    async with runtime:
+        handle = await (await runtime.session("s")).submit("Plan.", output_type=Trip, key="k")
+        await held.asked.wait()
+        await crash(runtime, store)
+    script = [say("[1]"), say('{"city": "Rome", "days": 2}'), say("[1, 2]")]
+    async with opened(memory, *script, **typed) as (again, session):
+        assert (await (await again.run(handle.id)).result()).parsed(Trip) == Trip("Rome", 2)
+        assert cast("object", (await session.submit("Plan.", output_type=Trip, key="k")).run) == handle.run
+        assert cast("object", (await session.send("Count.")).output) == [1, 2]
+
+
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such tool": ({"tools": ["rain", "snow"]}, CommandRejected, "has no tool 'snow'; it has rain, wind"),
     "one name": ({"tools": "rain"}, ConfigError, "tools must be names"),
@@ -113,6 +151,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "broken text": ({"model": "\ud83d"}, ConfigError, "^model must be"),
     "hot": ({"temperature": 3}, ConfigError, "^temperature must be"),
     "no tokens": ({"max_tokens": True}, ConfigError, "^max_tokens must be"),
+    "no type": ({"output_type": object()}, ConfigError, "has no JSON Schema"),
     "unknown": ({"modle": "small"}, ConfigError, "a run has no option 'modle'"),
     "joins": ({"model": "small", "now": True}, CommandRejected, "leave out now"),
 }
