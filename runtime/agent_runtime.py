@@ -34,7 +34,7 @@ from refold.events.session.react import pending
 from refold.events.session.state import SessionState
 from refold.inspection.log_reading import require_not_deleted
 from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
-from refold.keeping.deletion import Deletion, delete_in
+from refold.keeping.deletion import Deletion, UserDeletion, delete_in, delete_user_in
 from refold.keeping.retention import ENDED, EndedStatus, Retention, retain_in
 from refold.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
@@ -328,6 +328,14 @@ class AgentRuntime(Generic[Out_co]):
         self.require_open()
         return await delete_in(self.context, session_id, cancel=cancel)
 
+    async def delete_user(self, user: str, *, cancel: bool = False) -> UserDeletion:
+        """Delete all sessions of a user as `delete` does, and what memories hold of that user.
+
+        Sessions of the same user that come later find nothing there and can keep nothing: name a new user then.
+        """
+        self.require_open()
+        return await delete_user_in(self.context, user, cancel=cancel)
+
     async def retain(
         self,
         older_than: timedelta,
@@ -365,10 +373,7 @@ class AgentRuntime(Generic[Out_co]):
         return await list_names(self.store, **wanted)
 
     async def list_sessions(self, **wanted: Unpack[SessionsWanted]) -> list[ListedSession]:
-        """Return all sessions in the log, or those that are wanted, each with its user, its status and the like.
-
-        The arguments, and what is raised, are as for `sessions`.
-        """
+        """Return the sessions that are wanted, each with its user, its status and the like; as `sessions`."""
         return await list_sessions(self.store, **wanted)
 
     def subscribe(self, subscriber: Subscriber, *, session: str | None = None) -> Callable[[], None]:
@@ -512,6 +517,7 @@ class SyncRuntime(Generic[Out_co]):
 
     forget = blocking(AgentRuntime.forget)
     delete = blocking(AgentRuntime.delete)
+    delete_user = blocking(AgentRuntime.delete_user)
     retain = blocking(AgentRuntime.retain)
     sessions = blocking(AgentRuntime.sessions)
     list_sessions = blocking(AgentRuntime.list_sessions)

@@ -7,6 +7,7 @@ can be named so that it is taken for another one.
 
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -30,10 +31,6 @@ class MemoryPart(msgspec.Struct, frozen=True):
     """The user, the session or the scope; where `hashed`, the SHA-256 of that, since it is too long for a name."""
     hashed: bool = False
 
-    def is_of(self, kind: PartKind, owner: str) -> bool:
-        """Tell whether it belongs to that user, session or scope."""
-        return self.kind == kind and self.owner == (_digest(owner) if self.hashed else owner)
-
 
 def part_name(memory: str, kind: PartKind, owner: str) -> str:
     """Return the identifier of a part's stream.
@@ -46,6 +43,11 @@ def part_name(memory: str, kind: PartKind, owner: str) -> str:
     if len(name.encode()) > IDENTIFIER_BYTES_MAX:
         name = f"{memory}/{kind}-sha256/{_digest(owner)}"
     return checked_identifier(name, f"name of a {kind}'s part of a memory")
+
+
+def names_of(owners: Iterable[str]) -> frozenset[tuple[bool, str]]:
+    """Return how parts name owners: whether by a digest, and the name."""
+    return frozenset(named for owner in owners for named in ((False, owner), (True, _digest(owner))))
 
 
 def part_in(identifier: str) -> MemoryPart | None:

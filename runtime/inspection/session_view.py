@@ -4,7 +4,7 @@
 The rule: looking never writes, and a session that cannot be decoded is listed as damaged instead of hiding others.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypedDict, Unpack, cast, get_args
 
@@ -45,8 +45,6 @@ TOMBSTONES_PER_PAGE = 1_000
 SESSIONS_PER_PAGE = 500
 
 DESCRIBED = str(ev.SessionDescribed.__struct_config__.tag)
-
-INPUT = str(ev.InputQueued.__struct_config__.tag)
 
 FIRST_EVENTS = 4
 """Among so many of its first events a session's first input is looked for."""
@@ -242,23 +240,20 @@ async def _listed(
             listed, began_at=outline[0].at, at=outline[-1].at, pending=head.pending, parent=parent_in(outline[0])
         )
         try:
-            for event in _told(outline, DESCRIBED):
+            told = (event for event in outline if tag_of(event.data) == DESCRIBED)
+            for event in SESSION_CODEC.decode_all(told):
                 if isinstance(event, ev.SessionDescribed):
                     listed = msgspec.structs.replace(listed, user=event.user, metadata=event.metadata)
             if not fits.has(listed):
                 return None
-            first = next(_told(outline[:FIRST_EVENTS], INPUT), None)
-            if isinstance(first, ev.InputQueued):
+            inputs = (e for e in SESSION_CODEC.decode_all(outline[:FIRST_EVENTS]) if isinstance(e, ev.InputQueued))
+            if (first := next(inputs, None)) is not None:
                 listed = msgspec.structs.replace(listed, first_input=content_words(first.content))
             status = await _status_of_head(store, head, outline[-1])
             listed = msgspec.structs.replace(listed, status=status)
         except LogFormatError:
             listed = msgspec.structs.replace(listed, first_input="")
     return listed if fits.has(listed) and (not fits.statuses or listed.status in fits.statuses) else None
-
-
-def _told(events: Sequence[StoredEvent], tag: str) -> Iterator[ev.SessionEvent]:
-    return iter(SESSION_CODEC.decode_all(event for event in events if tag_of(event.data) == tag))
 
 
 async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent) -> SessionStatus:

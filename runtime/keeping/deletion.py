@@ -4,16 +4,16 @@
     await delete_session("events.db", "alice")          # Where no runtime owns the log.
 
 Read `refold.stores.keeping.erasing` first. With a session go the sessions that its calls began, their snapshots, the
-payloads that only they name, their checkpoints of turns and their commands in the inbox. Then the WAL is brought into
-the file and emptied: SQLite overwrites what is deleted with zeros there (`secure_delete`). The rules: a session with an
-open run is refused, unless its runs are cancelled first; a child goes with its parent only; and what memories, graphs
-and other streams keep of a session stays, but is named.
+payloads that only they name, its parts of memories, their checkpoints of turns and their commands in the inbox. Then
+the WAL is brought into the file and emptied: SQLite overwrites what is deleted with zeros there (`secure_delete`). The
+rules: a session with an open run is refused, unless its runs are cancelled first; a child goes with its parent only;
+and what other streams keep of a session stays, such as the memories of its user and of the agent, but is named.
 """
 
 import asyncio
 import os
 import re
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from contextlib import suppress
 from typing import Final, cast
 
@@ -23,12 +23,24 @@ from refold.actors.agent.subsession import children_prefix, parent_in
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.context import RuntimeContext
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import PayloadHash, SessionId, StreamName, checked_identifier, stream_name
+from refold.events.core.ids import (
+    PayloadHash,
+    SessionId,
+    StreamName,
+    checked_identifier,
+    kind_and_identifier,
+    stream_name,
+)
 from refold.events.core.records import StreamHead
+from refold.events.kinds.episodic import MEMORY_KIND
+from refold.events.kinds.graph import GRAPH_KIND
+from refold.events.kinds.scopes import PartKind, names_of, part_in
+from refold.events.kinds.semantic import KNOWLEDGE_KIND
+from refold.events.kinds.working_memory import WORKING_KIND
 from refold.events.session.core import SESSION_KIND
 from refold.guarded_store import ContainedStore
 from refold.inspection.log_reading import Streams, kind_of, session_head
-from refold.inspection.session_view import ListedSession, listed_session
+from refold.inspection.session_view import ListedSession, list_sessions, listed_session
 from refold.sessions.access import cancel_runs_of
 from refold.sessions.reads import sessions_below
 from refold.stores.event_store import ErasableLog, EventStore
@@ -69,7 +81,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True, tag="deleted"):
 
     session: SessionId
     streams: tuple[StreamName, ...]
-    """The session's, and those of the sessions that its calls began."""
+    """The session's, those of the sessions that its calls began, and the parts of memories that belong to it."""
     deleted_before: bool = False
     """They had been deleted before; what was left to do then is done now."""
     events: int = 0
@@ -88,6 +100,19 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True, tag="deleted"):
     """Digests that lay beside its events, which `refold.stores.keeping.remains` looks for in the log's files."""
     remains: tuple[str, ...] | None = None
     """Files in which some of them stand still, where this SQLite does not overwrite; None = that was not looked at."""
+
+
+class UserDeletion(msgspec.Struct, frozen=True, kw_only=True):
+    """What was deleted of a user."""
+
+    user: str
+    sessions: tuple[Deletion, ...]
+    """Those of the user, without those that their calls began, which went with them."""
+    streams: tuple[StreamName, ...]
+    """The parts of memories that were the user's."""
+    events: int
+    """In those."""
+    wiped: bool
 
 
 class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +212,7 @@ async def delete_from(log: OwnedLog, session: str, *, cancel: bool, row: RowName
     family = await family_of(log.store, name)
     if not cancel:
         await _require_ended(log.store, family)
+    family += await parts_of(log.store, "session", sessions_in(family))
     names = {head.stream for head in family}
     named_in, traces = await mentions(log.store, names), await traces_of(log.store, family)
     erased = await erase(log.store, [family], at=log.clock.now_us(), kept=log.kept)
@@ -208,29 +234,73 @@ async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, row:
     """Delete a session of a runtime that is open on this event loop; as `delete_from`, beside all else."""
     log = owned_by(context)
     name = SessionId(checked_identifier(session, "session id"))
-    sessions = [name]
     if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is None:
         family = await family_of(log.store, name)
-        sessions = [SessionId(head.stream.removeprefix(f"{SESSION_KIND}/")) for head in family]
+        sessions = sessions_in(family)
         for each in sessions if cancel else ():
             await cancel_runs_of(context, each, "the session is deleted")
         if not cancel:
             await _require_ended(log.store, family)
-        await let_go(context, sessions)
+        await let_go(context, [head.stream for head in (*family, *await parts_of(log.store, "session", sessions))])
     deletion = await delete_from(log, name, cancel=cancel, row=row)
-    deleted = [SessionId(stream.removeprefix(f"{SESSION_KIND}/")) for stream in deletion.streams]
-    await let_go(context, deleted, deleted=True)  # What came for it meanwhile has found it deleted, or was before it.
-    return msgspec.structs.replace(deletion, checkpoints=await context.forget_steps(deleted))
+    # What came for it meanwhile has found it deleted, or was before it.
+    return msgspec.structs.replace(deletion, checkpoints=await let_go(context, deletion.streams, deleted=True))
 
 
-async def let_go(context: RuntimeContext, sessions: Sequence[SessionId], *, deleted: bool = False) -> None:
-    """Have nothing of sessions in memory, and nobody wait for a run of one that was deleted."""
-    for session in sessions if deleted else ():
+async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) -> UserDeletion:
+    """Delete all sessions of a user, and the user's parts of memories, in a runtime that is open on this event loop.
+
+    Raises:
+        ConfigError: the user cannot be one, or the log is a store that cannot delete.
+        CommandRejected: a run is open, or something went on meanwhile; what was deleted before stays deleted.
+        PersistenceError: the log failed; what was begun is completed by the next call.
+    """
+    log = owned_by(context)
+    listed = await list_sessions(log.store, user=checked_identifier(user, "user"))
+    names = {each.session for each in listed}
+    roots = [each.session for each in listed if each.parent not in names]
+    sessions = [await delete_in(context, session, cancel=cancel) for session in roots]
+    parts = await parts_of(log.store, "user", [user])
+    await let_go(context, [head.stream for head in parts])
+    erased = await erase(log.store, [parts] if parts else [], at=log.clock.now_us(), kept=log.kept)
+    if erased.went_on:
+        raise CommandRejected(f"user {user!r} went on while all of it was to be deleted; try again")
+    streams = tuple(head.stream for head in parts)
+    wiped = await wipe(log)
+    return UserDeletion(user=user, sessions=tuple(sessions), streams=streams, events=erased.events, wiped=wiped)
+
+
+async def let_go(context: RuntimeContext, streams: Sequence[StreamName], *, deleted: bool = False) -> int:
+    """Have nothing of streams in memory, and nobody wait for a run of a session that was deleted.
+
+    Returns:
+        How many checkpoints of deleted sessions were forgotten.
+    """
+    sessions = sessions_in(streams) if deleted else []
+    for session in sessions:
         context.event_bus.session_failed(session, "it was deleted")
     live = context.system.live()
-    for stream in (stream_name(SESSION_KIND, session) for session in sessions):
+    for stream in streams:
         if stream in live:
             await context.system.ref(stream).stop(block=False)
+    return await context.forget_steps(sessions) if sessions else 0
+
+
+def sessions_in(streams: Sequence[StreamHead | StreamName]) -> list[SessionId]:
+    """Return those of some streams that are sessions, by their ids."""
+    names = [each if isinstance(each, str) else each.stream for each in streams]
+    return [SessionId(kind_and_identifier(name)[1]) for name in names if kind_of(name) == SESSION_KIND]
+
+
+async def parts_of(store: EventStore, kind: PartKind, owners: Iterable[str]) -> list[StreamHead]:
+    """Return the ends of the streams of all parts of memories that belong to some sessions, or to some users."""
+    names, found = names_of(owners), list[StreamHead]()
+    for memories in (MEMORY_KIND, KNOWLEDGE_KIND, WORKING_KIND, GRAPH_KIND):
+        async for head in Streams(store, prefix=f"{memories}/"):
+            part = part_in(kind_and_identifier(head.stream)[1])
+            if part is not None and part.kind == kind and (part.hashed, part.owner) in names:
+                found.append(head)
+    return found
 
 
 async def family_of(store: EventStore, session: SessionId) -> list[StreamHead]:
@@ -272,7 +342,7 @@ async def mentions(store: EventStore, streams: Set[StreamName]) -> tuple[NamedIn
     """Return where other streams than sessions name some sessions, or keep what calls in them gave."""
     found: list[NamedIn] = []
     async for head in Streams(store):
-        if kind_of(head.stream) == SESSION_KIND:
+        if kind_of(head.stream) == SESSION_KIND or head.stream in streams:
             continue
         versions: list[int] = []
         version = 0
@@ -303,14 +373,19 @@ async def _deleted(store: ErasableLog, session: SessionId) -> tuple[StreamName, 
     found: list[StreamName] = []
     position = 0
     while page := await store.list_tombstones(after_position=position, limit=EVENTS_PER_PAGE):
-        found += [each.stream for each in page if each.stream.startswith(below)]
+        found += [each.stream for each in page if each.stream.startswith(below) or _is_part_of(each.stream, session)]
         position = page[-1].position
     return (own, *found)
 
 
+def _is_part_of(stream: StreamName, session: SessionId) -> bool:
+    part = part_in(kind_and_identifier(stream)[1])
+    return part is not None and part.kind == "session" and (part.hashed, part.owner) in names_of([session])
+
+
 async def _completed(log: OwnedLog, deletion: Deletion, row: RowName | None, *, before: bool = False) -> Deletion:
     """Do what comes after the transaction, again where an earlier process died before it."""
-    sessions = [stream.removeprefix(f"{SESSION_KIND}/") for stream in deletion.streams]
+    sessions = sessions_in(deletion.streams)
     commands = await log.inbox.forget(sessions, keep=row) if log.inbox is not None else 0
     wiped = await wipe(log)
     return msgspec.structs.replace(deletion, deleted_before=before, commands=commands, wiped=wiped)

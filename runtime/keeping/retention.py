@@ -21,12 +21,24 @@ import msgspec
 from refold.actors.kernel.clock import Clock
 from refold.context import RuntimeContext
 from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
-from refold.events.core.ids import SessionId
+from refold.events.core.ids import SessionId, StreamName, kind_and_identifier
 from refold.events.core.records import StreamHead
+from refold.events.kinds.scopes import names_of, part_in
 from refold.events.session.core import SESSION_KIND
 from refold.inspection.export import UNFINISHED, export_to_file
 from refold.inspection.session_view import ListedSession, list_sessions
-from refold.keeping.deletion import NamedIn, OwnedLog, is_open, let_go, mentions, owned, owned_by, wipe
+from refold.keeping.deletion import (
+    NamedIn,
+    OwnedLog,
+    is_open,
+    let_go,
+    mentions,
+    owned,
+    owned_by,
+    parts_of,
+    sessions_in,
+    wipe,
+)
 from refold.stores.event_store import ErasableLog
 from refold.stores.jsonl.check import find_damage
 from refold.stores.keeping.erasing import erase
@@ -114,10 +126,9 @@ async def retain_in(
     log = owned_by(context)
     checkpoints = 0
 
-    async def forget(sessions: Sequence[SessionId]) -> None:
+    async def forget(streams: Sequence[StreamName]) -> None:
         nonlocal checkpoints
-        await let_go(context, sessions, deleted=True)
-        checkpoints += await context.forget_steps(sessions)
+        checkpoints += await let_go(context, streams, deleted=True)
 
     retention = await retain_in_log(log, older_than, statuses, archive, dry_run=dry_run, forget=forget)
     return msgspec.structs.replace(retention, checkpoints=checkpoints)
@@ -130,12 +141,12 @@ async def retain_in_log(
     archive: str | os.PathLike[str] | None,
     *,
     dry_run: bool,
-    forget: Callable[[Sequence[SessionId]], Awaitable[None]] | None = None,
+    forget: Callable[[Sequence[StreamName]], Awaitable[None]] | None = None,
 ) -> Retention:
     """Delete old sessions where nothing works for them; raises as `retain`.
 
     Args:
-        forget: called with sessions that were deleted.
+        forget: called with streams that were deleted.
     """
     _check(older_than, statuses, archive)
     until = log.clock.now_us() - older_than // timedelta(microseconds=1)
@@ -155,7 +166,7 @@ async def retain_in_log(
     names = {head.stream for family in families for head in family}
     named_in = await mentions(log.store, names)
     erased = await erase(log.store, families, at=log.clock.now_us(), kept=log.kept)
-    gone = [_session(head) for family in erased.families for head in family]
+    gone = [head.stream for family in erased.families for head in family]
     if forget is not None:
         await forget(gone)
     went_on = tuple(_session(family[0]) for family in erased.went_on)
@@ -167,7 +178,7 @@ async def retain_in_log(
         payloads=erased.payloads,
         archive=kept_in,
         went_on=went_on,
-        commands=await log.inbox.forget(gone) if log.inbox is not None else 0,
+        commands=await log.inbox.forget(sessions_in(gone)) if log.inbox is not None else 0,
         named_in=named_in,
         wiped=await wipe(log),
     )
@@ -208,6 +219,10 @@ async def _due(
         others = [each.session for each in family if each.session != root]
         heads = [await store.head(f"{SESSION_KIND}/{session}") for session in (root, *others)]
         due.append([head for head in heads if head is not None])
+    for part in await parts_of(store, "session", [_session(family[0]) for family in due]):
+        owner = part_in(kind_and_identifier(part.stream)[1])
+        assert owner is not None
+        next(family for family in due if (owner.hashed, owner.owner) in names_of([_session(family[0])])).append(part)
     return due, tuple(each.session for each in listed.values() if each.status == "damaged")
 
 

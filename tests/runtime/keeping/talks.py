@@ -11,6 +11,7 @@ from refold.agents.memory_tools import memory_tools
 from refold.events.core.content import text_of
 from refold.events.model.messages import ToolUse
 from refold.inspection.check import check_log
+from refold.memory import Scope
 from refold.memory.episodic import EpisodicStore
 from refold.replay import replay
 from refold.stores import EventStore
@@ -80,9 +81,11 @@ class Waiting:
 
 
 @asynccontextmanager
-async def talking(log: Any, *, provider: Any = None, **options: Any) -> AsyncIterator[AgentRuntime]:
+async def talking(
+    log: Any, *, provider: Any = None, scope: Scope = "agent", **options: Any
+) -> AsyncIterator[AgentRuntime]:
     """Give a runtime with an agent that has tools, a memory and a subagent, and answers at length."""
-    memory = EpisodicStore(scope="agent")
+    memory = EpisodicStore(scope=scope)
     helper = Agent(name="helper", config=AgentConfig(model="m"), provider=_Helper())
     tools: list[Tool[..., Any]] = [fetch, manual, helper.as_tool(), *memory_tools(episodic=memory)]
     agent = Agent(name="boss", config=AgentConfig(model="m"), provider=provider or _Boss(), tools=tools, memory=memory)

@@ -56,6 +56,41 @@ async def test_a_session_that_is_deleted_beside_others_is_in_no_file(tmp_path: P
     await assert_sound(log)
 
 
+async def test_what_a_session_remembers_goes_with_it_and_what_its_user_does_stays(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log, scope="user") as runtime:
+        for name, user in (("alice", None), ("bob", "carol")):
+            await (await runtime.session(name, user=user)).send(mark(name, "input"))
+        deleted = [await runtime.delete(name) for name in ("alice", "bob")]
+        assert [len(each.streams) for each in deleted] == [3, 2]
+        assert [[named.stream for named in each.named_in] for each in deleted] == [[], ["memory/main/user/carol"]]
+        assert deleted[0].streams[2] == "memory/main/session/alice"
+        again = await runtime.delete("alice")
+        assert (again.deleted_before, set(again.streams)) == (True, set(deleted[0].streams))
+    assert found(tmp_path, "alice") == {}
+    assert b"alice was here" not in log.read_bytes()
+    await assert_sound(log)
+
+
+async def test_a_user_is_deleted_with_all_sessions_and_memories(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log, scope="user") as runtime:
+        for name, user in (("alice", "ann"), ("again", "ann"), ("bob", "bert")):
+            await (await runtime.session(name, user=user)).send(mark(name, "input"))
+        deleted = await runtime.delete_user("ann")
+        assert [each.session for each in deleted.sessions] == ["again", "alice"]
+        assert (deleted.streams, deleted.wiped) == (("memory/main/user/ann",), True)
+        assert await runtime.sessions(user="ann") == []
+        assert found(tmp_path, "alice") == found(tmp_path, "again") == {}
+        assert b"alice was here" not in log.read_bytes()
+        assert len(await runtime.sessions(user="bert")) == 2
+        nothing = await runtime.delete_user("ann")
+        assert (nothing.sessions, nothing.streams, nothing.events) == ((), (), 0)
+        late = await runtime.session("late", user="ann")
+        await late.send(mark("late", "input"))
+    await assert_sound(log)
+
+
 def test_a_log_with_tombstones_is_looked_at_copied_and_restored(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     talked(log, "alice", "bob")
