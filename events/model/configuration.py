@@ -75,7 +75,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         run_timeout_s: most seconds of wall clock for one run, without those in which it waits for a person; None = no
             limit.
         approval_expiry_s: after how many seconds a call that waits for approval counts as denied; None = never.
-        retry: how failed model calls that may be repeated are made again; None = not at all.
+        retry: how failed model calls that may be repeated are made again: three attempts in all, a second and two
+            apart or as the provider asks, unless another policy is given; None = not at all.
         rejections_max: how often in a row an answer that cannot be used is asked again, the model being told why, >= 0.
         empty_answers_max: how often in a row an answer that says nothing, without a reason, is asked again, >= 0.
         budget: how much one run may spend; None = no limit.
@@ -103,7 +104,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_memory_tokens: int | None = None
     run_timeout_s: float | None = None
     approval_expiry_s: float | None = None
-    retry: RetryPolicy | None = None
+    retry: RetryPolicy | None = RetryPolicy()
     rejections_max: int = DEFAULT_REJECTIONS_MAX
     empty_answers_max: int = DEFAULT_EMPTY_ANSWERS_MAX
     budget: Budget | None = None

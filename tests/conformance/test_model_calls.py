@@ -17,7 +17,7 @@ from refold.events.session.events import ModelFailed, ModelInterrupted
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import HeldAnswer, events_of, opened
 
-STREAMING = refold.AgentConfig(model="m", streaming=True)
+STREAMING = refold.AgentConfig(model="m", streaming=True, retry=None)
 CUT = refold.ProviderError("cut", kind="connection", retryable=True)
 
 
@@ -132,7 +132,7 @@ async def test_what_is_no_answer_fails_the_call_and_what_came_before_is_evidence
 
 async def test_a_providers_error_is_recorded_with_its_fields(log: EventStore) -> None:
     error = refold.ProviderError("slow down", kind="rate_limit", status=429, retryable=True, retry_after_s=2.5)
-    async with opened(log, error) as (_, session):
+    async with opened(log, error, config=STREAMING) as (_, session):
         await session.send("go")
         (failed,) = await events_of(session, ModelFailed)
     assert (failed.kind, failed.status, failed.retryable, failed.retry_after_s) == ("rate_limit", 429, True, 2.5)

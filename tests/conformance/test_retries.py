@@ -68,6 +68,12 @@ async def set_back_a_day(play: Play) -> None:
 BY_KIND = refold.RetryPolicy(attempts_max=2, attempts_by_kind={"overloaded": 2}, jitter=0)
 
 CASES = {
+    "a call that may be repeated is made again though nothing was said of that": Case(
+        [BUSY, BUSY, refold.say("at last")], [begin("go"), advance(4), ends("at last", turns=1)], clock=True
+    ),
+    "where that is switched off, the run fails": Case(
+        [BUSY], [send("go", Fails("provider", "ProviderError: busy"))], config={"retry": None}
+    ),
     "a call that may be repeated is made again after a growing pause": Case(
         [BUSY, BUSY, refold.say("at last")],
         [
@@ -298,6 +304,12 @@ IN_PAUSE = [begin("go", key="k"), until("RetryScheduled")]
 AGAIN = ["ToolAttemptFailed", "RetryScheduled", "TimerFired", "ToolCallStarted"]
 
 TOOL_CASES = {
+    "a call that may be repeated is made again though nothing was said of that": Case(
+        [BUSY, BUSY, refold.say("at last")], [begin("go"), advance(4), ends("at last", turns=1)], clock=True
+    ),
+    "where that is switched off, the run fails": Case(
+        [BUSY], [send("go", Fails("provider", "ProviderError: busy"))], config={"retry": None}
+    ),
     "a tool that may be run again is, with the same key, after growing pauses": Case(
         BOOKED,
         [

@@ -105,6 +105,8 @@ async def test_structured_input_and_output(memory: InMemoryStore) -> None:
 
 
 STRICT = refold.AgentConfig(model="m", rejections_max=0)
+ONCE = refold.AgentConfig(model="m", retry=None)
+DOWN = refold.ProviderError("down", kind="overloaded", retryable=True)
 
 
 def no_text(task: str) -> Any:
@@ -122,7 +124,7 @@ def raising(task: str) -> str:
 @pytest.mark.parametrize(
     ("helper", "task", "kind", "words"),
     [
-        (agent_of("h", refold.ProviderError("down", kind="overloaded", retryable=True)), None, "transient", "down"),
+        (agent_of("h", DOWN, config=ONCE), None, "transient", "down"),
         (agent_of("h", "", "", "", ""), None, "permanent", "empty answers"),
         (agent_of("h", refold.say("Tea."), config=STRICT, output_type=Found), None, "permanent", "could not be used"),
         (agent_of("h"), no_text, "permanent", "no text"),

@@ -28,7 +28,7 @@ async def log(tmp_path: Path) -> AsyncIterator[EventStore]:
 
 
 async def sent(log: EventStore, provider: FallbackProvider, **config: Any) -> refold.RunResult:
-    settings = refold.AgentConfig(**{"model": "first-model", **config})
+    settings = refold.AgentConfig(**{"model": "first-model", "retry": None, **config})
     async with runtime_of(log, provider=provider, config=settings) as runtime:
         return await (await runtime.session("alice")).send("go")
 

@@ -141,7 +141,9 @@ ringing = refold.Agent(
 plain = agent_of(*[answer] * 99)
 streams = refold.AgentConfig(model="m", streaming=True)
 streaming = agent_of(*[answer] * 99, settings=streams)
-breaking = agent_of(refold.cut(refold.say("a long answer"), after=1), settings=streams)
+breaking = agent_of(
+    refold.cut(refold.say("a long answer"), after=1), settings=refold.AgentConfig(model="m", streaming=True, retry=None)
+)
 decided = agent_of(*[answer] * 99, approval=allow)
 counting = agent_of(*[lambda request: refold.say(f"{len(request.messages)} messages")] * 9)
 paying_again = agent_of(*[refold.use("pay", {"amount": 4}), refold.say("All paid.")] * 2)

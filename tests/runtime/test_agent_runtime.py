@@ -111,7 +111,8 @@ async def test_a_tool_context_names_the_call_and_carries_the_applications_own_ob
 async def test_a_provider_that_fails_ends_the_run_as_failed_and_the_next_input_runs(
     error: Exception, kind: str
 ) -> None:
-    async with talking(error, refold.say("back")) as (session, _):
+    config = refold.AgentConfig(model="m", retry=None)
+    async with talking(error, refold.say("back"), config=config) as (session, _):
         failed, completed = await session.send("one"), await session.send("two")
     assert isinstance(failed.outcome, refold.Failed)
     assert failed.outcome.error.kind == kind

@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from refold import Agent
+from refold import Agent, AgentConfig, RetryPolicy
 from refold.scenarios import Scenario, Simulator, strategies
 from refold.scenarios.plan.agent_plan import AgentPlan, ToolPlan
 
@@ -32,6 +32,4 @@ def test_a_drawn_tool_takes_the_arguments_of_its_signature(data: st.DataObject) 
 def test_a_plan_is_code() -> None:
     plan = AgentPlan(tools=(ToolPlan(name="tool_a", parameters=("place", "maybe"), tier="observe"),), policy="asks")
     names = {"AgentPlan": AgentPlan, "ToolPlan": ToolPlan}
-    from refold.events.model.configuration import AgentConfig  # What a plan's code mentions beside itself.
-
-    assert eval(repr(plan), {**names, "AgentConfig": AgentConfig}) == plan
+    assert eval(repr(plan), {**names, "AgentConfig": AgentConfig, "RetryPolicy": RetryPolicy}) == plan

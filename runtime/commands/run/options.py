@@ -133,14 +133,13 @@ def chosen_agent(name: str | None, choice: ModelChoice) -> "AnyAgent":
     from refold.agents.agent import Agent
     from refold.agents.loading import load_agent
     from refold.events.model.configuration import AgentConfig
-    from refold.events.model.retry import RetryPolicy
 
     _check(name, choice)
     if name is not None:
         agent = load_agent(name)
         provider = _provider(choice) if choice.provider is not None else agent.provider
         return msgspec.structs.replace(agent, config=_with(choice, agent.config), provider=provider)
-    config = _with(choice, AgentConfig(model=choice.model or "", streaming=True, retry=RetryPolicy()))
+    config = _with(choice, AgentConfig(model=choice.model or "", streaming=True))
     return Agent(config=config, provider=_provider(choice))
 
 
