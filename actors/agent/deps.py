@@ -5,14 +5,7 @@ run, before any function is called for it and until the run is over; and nothing
 goes on in another process has what is given there, or its agent's.
 """
 
-from refold.actors.effects import Envelope
 from refold.events.core.ids import AgentId, RunId, SessionId
-
-
-class EnvelopeWithDeps(Envelope, frozen=True, kw_only=True):
-    """A command, and what the run depends on that it begins or is about; None = nothing of its own."""
-
-    deps: object = None
 
 
 class Dependencies:
@@ -40,6 +33,12 @@ class Dependencies:
         of_runs = self._of_runs.setdefault(session, {})
         if instead or run not in of_runs:
             of_runs[run] = deps
+
+    def give_same(self, session: SessionId, run: RunId, as_run: RunId) -> None:
+        """Have a run depend on what was given for another one, if anything was."""
+        of_runs = self._of_runs.get(session, {})
+        if as_run in of_runs:
+            of_runs[run] = of_runs[as_run]
 
     def let_go(self, session: SessionId, run: RunId) -> None:
         """Forget what a run depended on, which is over."""

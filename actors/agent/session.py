@@ -15,7 +15,7 @@ from typing import ClassVar, assert_never
 import msgspec
 
 from refold.actors.agent.approval import APPROVAL_KIND, StartApproval
-from refold.actors.agent.deps import Dependencies, EnvelopeWithDeps
+from refold.actors.agent.deps import Dependencies
 from refold.actors.agent.model import MODEL_KIND, StartModelCall
 from refold.actors.agent.subsession import (
     ChildInput,
@@ -27,7 +27,7 @@ from refold.actors.agent.subsession import (
 )
 from refold.actors.agent.tool import StartToolCall
 from refold.actors.calls.conversation import Conversation
-from refold.actors.calls.middleware import HookContext
+from refold.actors.calls.middleware import HookContext, hook_context
 from refold.actors.calls.protocols import SessionObserver
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import WantedRequest
@@ -250,7 +250,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         if isinstance(command, SendInput):
             command = msgspec.structs.replace(command, queue_max=setting.queue_max)
         self._brought = None
-        if isinstance(envelope, EnvelopeWithDeps) and envelope.deps is not None:
+        if isinstance(envelope, SessionEnvelope) and envelope.deps is not None:
             self._bring(command, envelope.deps)
         if isinstance(command, AllowTurn):
             self._allowed = self.state.run.id if self.state.run is not None else None
@@ -271,6 +271,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     def _note_deps(self, recorded: RecordedEvent[SessionEvent]) -> None:
         """Give a run that begins, or an input that waits, what came with it; and let go of that when it is over."""
         match recorded.event:
+            case InputQueued(reminder=reminder) if reminder:
+                self._dependencies.give_same(self.session, run_of_input(recorded.version), run_of_input(reminder))
             case InputQueued(scheduled=0) | TimerSet() as event:
                 if self._brought is not None and event.key == self._brought[1]:
                     run = getattr(event, "joins", None) or run_of_input(recorded.version)
@@ -450,7 +452,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         """Return for whom functions of the application are called that a call needs."""
         run = self.state.run
         named, turn = (run.id, run.turns) if run is not None else (None, 0)
-        return HookContext(session=self.session, run=named, turn=turn, call=call, tool=tool, deps=self._deps(named))
+        return hook_context(self._context, deps=self._deps(named), run=named, turn=turn, call=call, tool=tool)
 
     def _wanted_still(self, command: RecordContext) -> WantedRequest | None:
         run = self.state.run

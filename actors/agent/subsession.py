@@ -7,7 +7,7 @@ that began it, even where a process crashes between the end of the one and the e
 
 import hashlib
 
-from refold.actors.agent.deps import EnvelopeWithDeps
+from refold.actors.effects import Envelope
 from refold.events.core.ids import (
     IDENTIFIER_BYTES_MAX,
     AgentId,
@@ -26,8 +26,11 @@ CALL_BYTES = 64
 """Room for a call's id behind its session's in the id of a child."""
 
 
-class SessionEnvelope(EnvelopeWithDeps, frozen=True, kw_only=True):
-    """A command to a session, with what its sender says of the session itself."""
+class SessionEnvelope(Envelope, frozen=True, kw_only=True):
+    """A command to a session, with what its sender says of the session itself, and what its run depends on."""
+
+    deps: object = None
+    """Of the run that it begins or is about; None = nothing of its own."""
 
     describes: DescribeSession | None = None
     """Recorded in front of what begins the session or may begin a run of it; another user's session refuses both."""

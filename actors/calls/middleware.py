@@ -27,14 +27,14 @@ import msgspec
 
 from refold.actors.calls.conversation import own_copy
 from refold.actors.calls.results import error_words, result_blocks
-from refold.actors.calls.tool_context import running_context
+from refold.actors.calls.tool_context import SessionContext, running_context
 from refold.actors.calls.validation import checked_response
 from refold.events.core.content import (
     GivenContent,
     ToolResultBlock,
 )
 from refold.events.core.errors import AgentLoopError
-from refold.events.core.ids import SessionId, ToolCallId
+from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.events.model.run_context import RunContext
 from refold.events.session.events import Deny
@@ -64,6 +64,21 @@ class HookContext(RunContext[Any], frozen=True, kw_only=True):
     publish: Callable[[object], None] = _report_to_nobody
     """Tells those who follow the session what it is given, as a `Progressed` report, of the call where there is one;
     to be called on the loop. Nothing of it is logged."""
+
+
+def hook_context(
+    of: SessionContext,
+    *,
+    deps: object,
+    run: RunId | None = None,
+    turn: int = 0,
+    call: ToolCallId | None = None,
+    tool: str = "",
+) -> HookContext:
+    """Return where functions of the application are called for a session."""
+    return HookContext(
+        session=of.session, user=of.user, metadata=of.metadata, run=run, turn=turn, call=call, tool=tool, deps=deps
+    )
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Protocol, Self, TypeAlias
 import msgspec
 
 from refold.actors.calls.conversation import Conversation, HistoryView
-from refold.actors.calls.middleware import HookContext, Hooks
+from refold.actors.calls.middleware import HookContext, Hooks, hook_context
 from refold.actors.calls.policy import Offer, offered_tools
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import Recalling, Remembered
@@ -122,7 +122,7 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def where(self) -> HookContext:
         """For whom functions of the application are called."""
-        return HookContext(session=self.session, run=self.run, turn=self.turn, deps=self.deps)
+        return hook_context(self.context, deps=self.deps, run=self.run, turn=self.turn)
 
     @property
     def session(self) -> SessionId:

@@ -6,7 +6,7 @@ and providers, find it with `current_context()`, in threads too. The rule: what 
 nothing of it is recorded.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -24,6 +24,10 @@ class RunContext(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
     """None where none has begun, and around a tool's body."""
     turn: int = 0
     """From 1 in each run; 0 where there is none."""
+    user: str | None = None
+    """Whose session it is; None = no user was named."""
+    metadata: Mapping[str, str] = {}
+    """What the application says of the session."""
     deps: D
     """What the application depends on: the run's own, the session's, or the agent's."""
 

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 
-from refold.actors.calls.middleware import CallRefused, HookContext, Hooks, ToolCall
+from refold.actors.calls.middleware import CallRefused, HookContext, Hooks, ToolCall, hook_context
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, failure, result_blocks
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.thread_pool import ThreadPool
@@ -37,7 +37,7 @@ class HookedTools(ToolRegistry):
             AgentLoopError: middleware failed on the result.
             Exception: what the body raised.
         """
-        where = HookContext(session=context.session, call=context.call, tool=name, deps=context.deps)
+        where = hook_context(context.session_context, deps=context.deps, call=context.call, tool=name)
         await self._hooks.tool_call(where, ToolCall(tool=name, input=copy.deepcopy(arguments)))
         try:
             value = await self._value(name, arguments, context)

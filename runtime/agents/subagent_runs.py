@@ -55,9 +55,9 @@ class ChildAccess(SessionAccess):
             vital=True,
             cause=(calling.started, calling.correlation),
             agent=self._agent,
-            describes=self.described,
+            describes=self.described_first(),
             ancestors=(calling.session, *calling.ancestors),
-            deps=self._deps,
+            deps=self.deps,
         )
         performed: Performed = await self.context.system.ref(self.stream).ask(message, block=False)
         return performed

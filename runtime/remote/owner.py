@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from refold.actors.agent.subsession import SessionEnvelope, children_prefix
-from refold.actors.calls.middleware import HookContext
+from refold.actors.calls.middleware import hook_context
+from refold.actors.calls.tool_context import session_context
 from refold.actors.effects import Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
@@ -41,7 +42,7 @@ from refold.remote.protocol import (
     named_content,
     session_command,
 )
-from refold.sessions.access import hooked_input, require_size, require_unredacted
+from refold.sessions.access import as_described, hooked_input, require_size, require_unredacted
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxFile
 
@@ -182,8 +183,10 @@ class InboxReader:
         if not isinstance(command, InboxSend | InboxDescribe) and await context.store.head(stream) is None:
             return Refused(message=f"the log has no session {session!r}")
         ref = context.system.ref(stream)
-        agent, key = await read_state(  # Vital, since its sender has the row's receipt.
-            ref, lambda state: (state.agent, key_in_session(state.keys, key)), vital=True
+        agent, key, of = await read_state(  # Vital, since its sender has the row's receipt.
+            ref,
+            lambda state: (state.agent, key_in_session(state.keys, key), session_context(session, (), state)),
+            vital=True,
         )
         if agent is not None and agent not in context.agents and not isinstance(command, InboxCancel):
             return Refused(
@@ -194,10 +197,10 @@ class InboxReader:
         hooks = context.hooks_of(agent)
         if isinstance(asked, SendInput):
             require_size(asked.content, context.settings.input_bytes_max)
-        if isinstance(asked, SendInput) and hooks is not None:
-            where = HookContext(session=session, deps=context.dependencies.of(session, None, agent))
-            asked, payloads = await hooked_input(hooks, where, asked, payloads, context.journal.redaction)
         described = described_by(command)
+        if isinstance(asked, SendInput) and hooks is not None:
+            where = hook_context(as_described(of, described), deps=context.dependencies.of(session, None, agent))
+            asked, payloads = await hooked_input(hooks, where, asked, payloads, context.journal.redaction)
         require_unredacted(described, context.journal.redaction)
         envelope = SessionEnvelope(asked, payloads or {}, vital=True, describes=described)
         performed = await ref.ask(envelope, block=False)

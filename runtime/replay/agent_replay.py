@@ -18,7 +18,7 @@ import msgspec
 from refold.actors.agent.compaction import Summarising
 from refold.actors.agent.subsession import ancestors_of
 from refold.actors.calls.conversation import Conversation
-from refold.actors.calls.middleware import HookContext
+from refold.actors.calls.middleware import HookContext, hook_context
 from refold.actors.calls.recall import Remembered
 from refold.actors.calls.request import WantedRequest, context_of, sent_digest
 from refold.actors.calls.tool_context import running_context, session_context
@@ -237,10 +237,10 @@ class AgentReplay:
             failed_then: why it failed when it was recorded; empty = it did not.
         """
         run = self._state.run
-        named, turn = (run.id, run.turns) if run is not None else (None, 0)
+        where = self._where(run.id, run.turns) if run is not None else self._where()
 
         async def working() -> T:
-            running_context.set(HookContext(session=self._session, run=named, turn=turn, deps=self._current.deps))
+            running_context.set(where)
             return await work()
 
         try:
@@ -253,6 +253,11 @@ class AgentReplay:
             difference = Difference(path=f"{what}.failure", left=then, right=now)
             self._failed += self._compared(what, batch, Mismatch(difference, then, now) if now != then else None)
         return None
+
+    def _where(self, run: RunId | None = None, turn: int = 0) -> HookContext:
+        """Return for whom functions of the application are called here."""
+        of = session_context(self._session, self._ancestors, self._state)
+        return hook_context(of, deps=self._current.deps, run=run, turn=turn)
 
     def _compared(self, what: What, batch: Sequence[StoredEvent], found: Mismatch | None) -> list[Divergence]:
         """Count a comparison, and return the first difference of its kind."""
@@ -284,7 +289,7 @@ class AgentReplay:
         if self._ancestors:
             return []  # A call's task, which goes through no middleware.
         current = self._current
-        now = await self._done_again("input", batch, lambda: input_now(event, current, self._session, self._store))
+        now = await self._done_again("input", batch, lambda: input_now(event, current, self._where(), self._store))
         return self._in_events("input", batch, event, now) if now is not None else []
 
     async def _turn(
@@ -450,7 +455,7 @@ class AgentReplay:
     async def _answer(
         self, batch: Sequence[StoredEvent], event: ev.ModelResponded, pair: RequestPair, offered: Sequence[ToolSpec]
     ) -> list[Divergence]:
-        where = HookContext(session=self._session, run=event.run, turn=event.turn, deps=self._current.deps)
+        where = self._where(event.run, event.turn)
 
         async def judged() -> ev.SessionEvent:
             return await answer_now(
@@ -461,7 +466,8 @@ class AgentReplay:
         return self._in_events("answer", batch, event, now) if now is not None else []
 
     async def _result(self, batch: Sequence[StoredEvent], event: RecordedResult) -> list[Divergence]:
-        again = result_now(event, self._state, self._session, self._current, self._store)
+        of = session_context(self._session, self._ancestors, self._state)
+        again = result_now(event, self._state, of, self._current, self._store)
         if again is None:
             return []
         now = await self._done_again("call", batch, again)

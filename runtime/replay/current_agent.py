@@ -37,7 +37,7 @@ from refold.events.core.content import (
     tool_uses,
 )
 from refold.events.core.errors import AgentLoopError, ToolError
-from refold.events.core.ids import AgentId, PayloadHash, SessionId
+from refold.events.core.ids import AgentId, PayloadHash
 from refold.events.model.configuration import (
     CORE_VERSION,
     AgentConfiguration,
@@ -244,7 +244,7 @@ def require_remembering(recalling: PastRecalling) -> None:
 
 
 async def input_now(
-    event: ev.InputQueued | ev.TimerSet, current: CurrentAgent, session: SessionId, store: EventStore
+    event: ev.InputQueued | ev.TimerSet, current: CurrentAgent, where: HookContext, store: EventStore
 ) -> ev.InputQueued | ev.TimerSet:
     """Return an input as it would be recorded today.
 
@@ -254,7 +254,6 @@ async def input_now(
     """
     given = SendInput(content=event.original or event.content, key=event.key, options=event.options)
     payloads = await store.read_payloads(stored_hashes([Message("user", given.content)]))
-    where = HookContext(session=session, deps=current.deps)
     command, _ = await hooked_input(current.hooks, where, given, payloads, current.redaction)
     return msgspec.structs.replace(event, content=command.content, original=command.original)
 
@@ -360,7 +359,7 @@ class ResultNow(msgspec.Struct, frozen=True, kw_only=True):
 def result_now(
     event: RecordedResult,
     state: SessionState,
-    session: SessionId,
+    of: SessionContext,
     current: CurrentAgent,
     store: EventStore,
 ) -> Callable[[], Awaitable[ResultNow]] | None:
@@ -373,7 +372,12 @@ def result_now(
 
     async def again() -> ResultNow:
         context: ToolContext[object] = ToolContext(
-            call=event.call, session=session, deps=current.deps, cancel=CancellationToken(), report=lambda _: None
+            call=event.call,
+            session=of.session,
+            deps=current.deps,
+            cancel=CancellationToken(),
+            report=lambda _: None,
+            session_context=of,
         )
         said = await _whole(event.original if event.original is not None else event.content, store)
         refused_then = text_of(said) if kind == "denied" else None

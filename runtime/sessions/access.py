@@ -4,16 +4,18 @@ Read `SessionAccess` first. The functions below it check what a user hands to a 
 and ids. The rule: what reaches the actor is checked and clean, and has passed the middleware of its agent.
 """
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 
 from refold.actors.agent.subsession import SessionEnvelope
-from refold.actors.calls.middleware import HookContext, Hooks, UserBlocks
+from refold.actors.calls.middleware import HookContext, Hooks, UserBlocks, hook_context
+from refold.actors.calls.tool_context import SessionContext, session_context
 from refold.actors.calls.validation import checked_block, checked_messages
 from refold.actors.cooperative import in_turns
 from refold.actors.effects import Cause, Envelope, Performed, read_state
@@ -228,6 +230,14 @@ def require_unredacted(described: DescribeSession | None, redaction: Redaction) 
         )
 
 
+def as_described(of: SessionContext, described: DescribeSession | None) -> SessionContext:
+    """Return a session's context with what is about to be recorded of it."""
+    if described is None:
+        return of
+    metadata = {name: value for name, value in {**of.metadata, **described.metadata}.items() if value is not None}
+    return msgspec.structs.replace(of, user=described.user or of.user, metadata=metadata)
+
+
 async def hooked_input(
     hooks: Hooks,
     where: HookContext,
@@ -272,31 +282,26 @@ class SessionAccess:
         described: DescribeSession | None = None,
     ) -> None:
         self.context = context
-        self._deps = deps
+        self.deps = deps
+        """What its runs depend on; None = on what they do anyway."""
         self.output_type = output_type
         """What the answers of its agent are; None = text."""
         self.session = session
-        self.described = described
-        """What its user says of the session; None = nothing."""
+        self._described = [described]
+        """What its user says of the session, in the one place of all that are made of it; None = nothing."""
         self.stream = stream_name(SESSION_KIND, session)
 
-    def of_run(self, deps: object, given: RunOverrides) -> "SessionAccess":
+    def of_run(self, deps: object, given: RunOverrides) -> Self:
         """Return the same access, for a run that depends on something, or whose answer is of a type of its own.
 
         Args:
             deps: None = it depends on what its session does.
             given: what it does otherwise than its agent.
         """
-        output_type = given.get("output_type")
-        if deps is None and output_type is None:
-            return self
-        return SessionAccess(
-            self.context,
-            self.session,
-            self.output_type if output_type is None else output_type,
-            self._deps if deps is None else deps,
-            self.described,
-        )
+        access, output_type = copy.copy(self), given.get("output_type")
+        access.deps = self.deps if deps is None else deps
+        access.output_type = self.output_type if output_type is None else output_type
+        return access
 
     async def read(self, question: Callable[[SessionState], T], *, vital: bool = False) -> T:
         """Return what the actor's durable state answers; the answer is the caller's own.
@@ -326,25 +331,31 @@ class SessionAccess:
                 command, payloads = msgspec.structs.replace(command, content=content), {**(payloads or {}), **more}
             await self.context.tools_in_force()
         if isinstance(command, SendInput) and self.context.has_hooks:
-            agent = await self.read(lambda state: state.agent)
+            agent, of = await self.read(lambda state: (state.agent, session_context(self.session, (), state)))
             hooks = self.context.hooks_of(agent)
             if hooks is not None:
-                deps = self.context.dependencies.of(self.session, None, agent) if self._deps is None else self._deps
-                where, redaction = HookContext(session=self.session, deps=deps), self.context.journal.redaction
+                deps = self.context.dependencies.of(self.session, None, agent) if self.deps is None else self.deps
+                where = hook_context(as_described(of, self._described[0]), deps=deps)
+                redaction = self.context.journal.redaction
                 command, payloads = await hooked_input(hooks, where, command, payloads or {}, redaction)
                 self.context.require_open()
-        require_unredacted(self.described, self.context.journal.redaction)
+        described = self._described[0]
+        require_unredacted(described, self.context.journal.redaction)
         require_unredacted(command if isinstance(command, DescribeSession) else None, self.context.journal.redaction)
         vital = isinstance(command, ABOUT_ACCEPTED_WORK)
-        envelope = SessionEnvelope(command, payloads or {}, vital=vital, deps=self._deps, describes=self.described)
+        envelope = SessionEnvelope(command, payloads or {}, vital=vital, deps=self.deps, describes=described)
         # Where ten thousand sessions are sent to at once, the last of them waits long for the log, which sets its own
         # limits to each write; its input is in a mailbox, and to say otherwise would have it sent again.
         timeout_s = math.inf if isinstance(command, SendInput) else None
         performed = await self._ref.ask(envelope, block=False, timeout=timeout_s)
         assert isinstance(performed, Performed)
-        if self.described is not None:  # Said once: what is said of the session elsewhere stays.
-            self.described = describe_command(self.described.user, None)
+        if described is not None:  # Said once: what is said of the session elsewhere stays.
+            self._described[0] = describe_command(described.user, None)
         return performed
+
+    def described_first(self) -> DescribeSession | None:
+        """Return what is recorded of the session in front of a command."""
+        return self._described[0]
 
     def cancel_surely(self, command: CancelRun) -> None:
         """Have a run cancelled, also where the log refuses at first; from any thread."""

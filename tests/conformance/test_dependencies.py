@@ -18,6 +18,7 @@ from refold import Agent, AgentConfig, AgentRuntime, ConfigError, HookContext, R
 from refold.actors import ManualClock
 from refold.events import ToolSpec
 from refold.events.core.content import text_of
+from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.crashes import CutStore
 from tests.conformance.sessions import runtime_of
@@ -148,6 +149,60 @@ async def test_an_input_has_its_own_deps_before_its_sessions_and_these_before_th
         assert ended.result is not None
         assert ended.result.text == "run's"
         assert (await plain.send("Who?")).text == "agent's", "nothing is left of what other runs had"
+
+
+async def test_an_input_with_deps_says_whose_its_session_is_and_functions_are_told() -> None:
+    seen: list[tuple[str | None, dict[str, str]]] = []
+
+    class Doorman(refold.Middleware):
+        def on_user_message(self, context: HookContext, content: object) -> None:
+            seen.append((context.user, dict(context.metadata)))
+
+        def on_tool_result(self, context: HookContext, result: object) -> None:
+            seen.append((context.user, dict(context.metadata)))
+
+    def prompt(context: RunContext[Desk]) -> str:
+        seen.append((context.user, dict(context.metadata)))
+        return f"You serve {context.user}."
+
+    store = InMemoryStore()
+    agent = Agent(
+        config=AgentConfig(model="m", system_prompt=prompt), provider=Echo(), tools=[ask], middleware=[Doorman()]
+    )
+    async with AgentRuntime(agent, log=store) as runtime:
+        session = await runtime.session("a", user="ann", metadata={"plan": "free"})
+        assert (await session.send("Who?", deps=Desk("ann's"))).text == "ann's"
+        described = await session.metadata()
+        assert described is not None
+        assert described.user == "ann"
+        assert (await (await runtime.session("a", metadata={"plan": "gold"})).send("Who?", deps=Desk())).text == "desk"
+        await session.send("Who?", deps=Desk())
+    assert seen == [("ann", {"plan": "free"})] * 4 + [("ann", {"plan": "gold"})] * 8
+    (await replay(store, agent=agent, deps=Desk())).raise_for_divergence()
+
+
+async def test_all_times_of_a_reminder_have_the_deps_that_it_was_given_until_it_is_cancelled() -> None:
+    clock, said = ManualClock(), list[str]()
+
+    @refold.tool(tier="observe", effect="pure")
+    async def note(context: refold.ToolContext[Desk]) -> str:
+        said.append(context.deps.name)
+        return ""
+
+    async with AgentRuntime(asking(deps=Desk("agent's"), tools=[note]), clock=clock) as runtime:
+        desk = Desk("reminder's")
+        kept = weakref.ref(desk)
+        own = await runtime.session("a", deps=desk)
+        run = await own.remind("Who?", every=timedelta(hours=1))
+        for _ in range(2):
+            await clock.advance(3_600)
+        session = await runtime.session("a")
+        await session.send("Who?")
+        await session.cancel(run=run)
+        del desk, own
+        gc.collect()
+        assert kept() is None
+    assert said == ["reminder's", "reminder's", "agent's"]
 
 
 async def test_many_runs_at_once_have_each_their_own(log: EventStore) -> None:
