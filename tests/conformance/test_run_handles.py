@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import pytest
 
 from refold import (
     AgentConfig,
+    AgentRuntime,
     Cancelled,
     CommandRejected,
     Completed,
@@ -16,14 +19,17 @@ from refold import (
     Failed,
     RecordedEvent,
     RunHandle,
+    ScriptedProvider,
     say,
 )
 from refold.actors import ManualClock
 from refold.events.model.messages import ModelResponse, TextDelta, delta_text
-from refold.events.session.events import ModelRequested
+from refold.events.session.events import ModelRequested, RunCompleted, TimerFired
+from refold.inspection.check import check_log
 from refold.publishing.notifications import Streamed
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.failing_store import FailingStore
+from tests.conformance.processes import BEGINNING, command_line, kill, read_until, started
 from tests.conformance.sessions import HeldAnswer, crash, opened, runtime_of
 
 STREAMING = AgentConfig(model="test-model", streaming=True)
@@ -214,3 +220,55 @@ async def test_what_is_no_place_is_said_to_be_none(memory: InMemoryStore, after:
         await handle.result()
         with pytest.raises(ConfigError, match="place"):
             handle.stream(after)
+
+
+KILLED = (
+    BEGINNING
+    + """
+from datetime import timedelta
+
+async def hang(request):
+    print("asked", request.model, flush=True)
+    await asyncio.Event().wait()
+
+async def main():
+    async with AgentRuntime(AgentConfig(model="large"), provider=ScriptedProvider([hang]), log=log) as runtime:
+        session = await runtime.session("s")
+        reminder = await session.remind("Look.", every=timedelta(hours=1), key="hourly", model="tiny")
+        print("reminder", reminder, flush=True)
+        print("run", (await session.submit("go", key="k", model="small", max_turns=3)).id, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+)
+
+
+async def test_what_was_submitted_is_found_and_goes_on_as_told_after_kill_9(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    with started(command_line("-c", KILLED, log)) as process:
+        reminder = read_until(process, "reminder").split()[1]
+        name = read_until(process, "run").split()[1]
+        kill(process)
+    clock = ManualClock(time_ns() // 1000 + 10 * 3_600_000_000)
+    model = ScriptedProvider([say("Gone on."), say("Looked."), say("Looked again.")])
+    config = AgentConfig(model="large")
+    async with AgentRuntime(config, provider=model, log=log, clock=clock, inbox_poll_s=0) as runtime:
+        session = await runtime.session("s")
+        again = await session.submit("go", key="k", model="small", max_turns=3)
+        assert (again.id, (await again.result()).text) == (name, "Gone on.")
+        assert await session.remind("Look.", every=timedelta(hours=1), key="hourly", model="tiny") == reminder
+        [fired] = [it async for it in session.events() if isinstance(it.event, TimerFired)]
+        assert isinstance(fired.event, TimerFired)
+        assert fired.event.next_at is not None
+        left_us = fired.event.next_at - clock.now_us()
+        assert 0 < left_us <= 3_600_000_000
+        looked = await session.run(f"run_{fired.version + 1}")
+        assert (await looked.result()).text == "Looked."
+        await clock.advance(left_us / 1_000_000)
+        async with session.follow(after_version=0) as items:
+            ends = (item async for item in items if isinstance(getattr(item, "event", None), RunCompleted))
+            assert [await anext(ends) for _ in range(3)]
+        assert [request.model for request in model.requests] == ["small", "tiny", "tiny"]
+        await session.cancel(run=reminder)
+    assert (await check_log(log)).sound
