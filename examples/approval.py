@@ -89,7 +89,7 @@ async def main() -> None:
     async with AgentRuntime(agent, log="approval.db") as runtime:
         session = await runtime.session("lunch")
         result = await session.send("Invite them.", key="invitation")
-        print(f"\n{result.text}")
+        print(f"\n{result.output}")
 
 
 if __name__ == "__main__":

@@ -59,16 +59,16 @@ async def main() -> None:
     model = ScriptedProvider([ask, ask, ask, say("I cannot tell now.")])
     async with runtime_of(service, clock, model) as runtime:
         session = await runtime.session("alice")
-        print("alice is told:", (await session.send("Weather in Lisbon?")).text)
+        print("alice is told:", (await session.send("Weather in Lisbon?")).output)
         print("calls that reached the service:", service.calls)
 
     service.down = False  # It is mended; the breaker cannot know before it has waited.
     model = ScriptedProvider([ask, say("Still not."), ask, say("Sunny.")])
     async with runtime_of(service, clock, model) as runtime:
         session = await runtime.session("alice")
-        print("after a restart:", (await session.send("And now?")).text, "calls:", service.calls)
+        print("after a restart:", (await session.send("And now?")).output, "calls:", service.calls)
         await clock.advance(60)
-        print("a minute later:", (await session.send("And now?")).text, "calls:", service.calls)
+        print("a minute later:", (await session.send("And now?")).output, "calls:", service.calls)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ async def main() -> None:
     async with runtime:
         session = await runtime.session()
         result = await session.send("The ledger notifies mail. How does the shop reach mail?")
-        print(result.text)
+        print(result.output)
         metadata = await session.metadata()
         assert metadata is not None
         print(metadata.graph_entities, "entities when the session began")

@@ -34,7 +34,7 @@ async def answer(session: str, key: str, text: str) -> str:
         result = await connect(LOG).session(session).send(text, key=key, wait_s=30)
     except CommandRejected as error:
         return f"refused: {error}"
-    return result.text if isinstance(result, RunResult) else f"accepted, and {result.why}"
+    return result.output if isinstance(result, RunResult) else f"accepted, and {result.why}"
 
 
 async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

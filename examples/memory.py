@@ -67,7 +67,7 @@ async def main() -> None:
     """Run the agent once and look at its memories."""
     async with AgentRuntime(agent, log=LOG) as runtime:
         session = await runtime.session()
-        print((await session.send("What does Anna like?")).text)
+        print((await session.send("What does Anna like?")).output)
         await working.set("last question", "What does Anna like?")
 
         for episode in await memory.recall("agent", "anna tea", limit=2):

@@ -22,5 +22,5 @@ with AgentRuntime(AgentConfig(model="scripted"), provider=provider, tools=[weath
     result = session.send(
         "Weather in Lisbon?", key="question 1"
     )  # Ctrl-C here cancels the run, and says so in the log.
-    print(result.text)
+    print(result.output)
     print(f"{len(provider.requests)} model calls, {len(session.history())} messages in the log")

@@ -89,7 +89,7 @@ async def main() -> None:
         result = await session.send("Write about tea and coffee.", key="article")
         for child in await session.children():
             print(f"{child.id}: {shown((await child.history())[0])}")
-        print(result.text)
+        print(result.output)
 
 
 if __name__ == "__main__":
