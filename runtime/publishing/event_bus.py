@@ -300,6 +300,7 @@ class EventBus:
 
     def session_failed(self, session: SessionId, reason: str) -> None:
         self._ending.pop(session, None)
+        self._answers.pop(session, None)
         for follower in [*chain.from_iterable(self._followers.get(session, {}).values())]:
             follower.fail(ActorStopped(f"session/{session}", reason))
 

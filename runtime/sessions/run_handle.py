@@ -269,7 +269,7 @@ async def known_run(
         record = recorded(checked_key(key) or "")
         if record is None or record.run is None:
             raise ConfigError(f"session {session!r} has no input with the key {key!r:.80}")
-        return record.run
+        run = record.run
     if isinstance(run, str) and is_run(run):
         stream = stream_name(SESSION_KIND, session)
         page = await store.read_stream(stream, after_version=input_of(RunId(run)) - 1, limit=1)
@@ -278,4 +278,4 @@ async def known_run(
                 return RunId(run)
             case _:
                 pass
-    raise ConfigError(f"session {session!r} has no run {run!r:.80}")
+    raise ConfigError(f"session {session!r} has no run {run!r:.80}; a reminder that comes again has one for each time")

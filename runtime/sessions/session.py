@@ -567,7 +567,8 @@ class Session(Generic[Out_co]):
         answers, `Progressed` reports of tools, and `Missed` where such were left out. It never slows a run.
 
         Args:
-            after_version: begin in the log, after this version, 0 for its beginning; None = from now on.
+            after_version: begin in the log, after this version, 0 for its beginning; what has come of an answer that is
+                being streamed follows behind that. None = from now on.
             capacity: how many items may wait for the reader, >= 1.
 
         Raises:

@@ -10,6 +10,7 @@ from refold.events.core.event import Event
 from refold.events.core.ids import PayloadHash, RunId, ToolCallId
 from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.kinds.runtime import RuntimeClosed
+from refold.events.model.configuration import RunOptions
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.session import events as ev
 from refold.events.session.react import CallModel, RunTool
@@ -30,6 +31,23 @@ def responded(**fields: object) -> ev.ModelResponded:
     [
         (ev.InputQueued(content=TEXT), "hello"),
         (ev.InputQueued(content=TEXT, cancelled=True), "hello (cancelled before it was accepted)"),
+        (ev.InputQueued(content=TEXT, reminder=3), "hello (the reminder of version 3)"),
+        (
+            ev.InputQueued(content=TEXT, options=RunOptions(model="small", output_instruction="…")),
+            'hello (model="small")',
+        ),
+        (
+            ev.TimerSet(timer="input:3", due_at=0, content=TEXT, every=ev.Repeat(interval_us=3_600_000_000)),
+            "hello (for 1970-01-01 00:00:00.000Z, then every 3,600 s)",
+        ),
+        (
+            ev.TimerSet(timer="input:3", due_at=0, content=TEXT, every=ev.Repeat(cron="0 9 * * 1-5")),
+            "hello (for 1970-01-01 00:00:00.000Z, then 0 9 * * 1-5 in UTC)",
+        ),
+        (
+            ev.TimerFired(timer="input:3", next_at=0),
+            "the time of input:3 has come; it comes again at 1970-01-01 00:00:00.000Z",
+        ),
         (ev.ModelRequested(run=RUN, turn=2), "run_3, turn 2"),
         (ev.RequestBuilt(run=RUN, turn=2, asked=5, request=REQUEST), "turn 2 is asked, with 1 message"),
         (
