@@ -131,10 +131,11 @@ class ScopedObject(StreamObject[S, C, E]):
         if self._is_part:
             return
         for part in list(self._parts.values()):
-            if part._given:
-                await part.attach(host)
-            elif self._ref is not None:
-                part._ref = self._ref.system.ref(part.stream)
+            with part._before_lock:  # Other threads may be giving.
+                if not part._given and self._ref is not None:
+                    part._ref = self._ref.system.ref(part.stream)
+                    continue
+            await part.attach(host)
         unseen = await self.read(self.held) if self.scope != "agent" else 0
         if unseen:
             log.warning(

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import refold
+from refold.actors import ManualClock
 from refold.events.core.content import Message, ToolResultBlock
 from refold.memory import GraphStore, Scope
 from refold.stores import InMemoryStore
@@ -51,6 +53,7 @@ class World:
         self.facts = refold.SemanticStore(scope=scope)
         self.working = refold.WorkingMemory(50, scope=scope)
         self.graph = GraphStore(scope=scope)
+        self.stores = (self.memory, self.facts, self.working, self.graph)
         helper = self.agent("helper")
         self.main = self.agent("agent", helper.as_tool())
 
@@ -264,3 +267,40 @@ def nothing_of_one_user_enters_a_request_of_another(
 
 def asked(request: refold.ModelRequest) -> tuple[str, list[Message]]:
     return request.system_prompt, list(request.messages)
+
+
+async def test_a_part_that_left_memory_is_read_again_and_found_whole() -> None:
+    world, clock = World(), ManualClock()
+    options = {"inbox_poll_s": 0, "clock": clock, "passivate_after_s": 1, "snapshot_every": 2}
+    async with refold.AgentRuntime(world.main, **options) as runtime:  # type: ignore[arg-type]
+        part, facts, working, graph = (each.of(user="alice") for each in world.stores)
+        for number in range(4):
+            await part.add_episode("agent", f"tea {number}")
+            await facts.put(f"tea {number}", "green")
+            await working.set("tea", str(number))
+            await graph.add_entity(f"tea {number}")
+            await clock.advance(5)
+            assert part.stream not in runtime.system.live()
+        assert {each.content for each in await part.look("agent", "tea")} == {f"tea {number}" for number in range(4)}
+        assert len(await facts.matching("tea")) == len(await graph.entities()) == 4
+        assert await working.items() == {"tea": "3"}
+
+
+async def test_threads_fill_parts_while_a_runtime_takes_their_memory() -> None:
+    memory, users, texts = refold.EpisodicStore(capacity=1_000), [f"user {number}" for number in range(8)], 40
+    begun = threading.Barrier(len(users) + 1)
+
+    def fill(user: str) -> None:
+        begun.wait()
+        for number in range(texts):
+            memory.of(user=user).add_episode("agent", f"text {number} of {user}").get()
+
+    threads = [threading.Thread(target=fill, args=(user,)) for user in users]
+    for thread in threads:
+        thread.start()
+    await asyncio.to_thread(begun.wait)
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=Listening(), memory=memory) as runtime:
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+        assert [await memory.of(user=user).count() for user in users] == [texts] * len(users)
+        assert len(await runtime.store.list_streams(prefix="memory/main/user/")) == len(users)

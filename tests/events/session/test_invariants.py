@@ -188,6 +188,12 @@ OPENED_AS_BOB = ev.SessionOpened(session=SessionId("bob"), agent=AgentId("agent"
         ("INV2", 8, "call_6_0 begins in run_3 after it was cancelled", after(6, ev.CancelRequested(run=RUN))),
         ("INV1", 7, "call_6_0 has a result and was never started", without(7)),
         ("INV1", 8, "call_6_0 starts again", twice(7)),
+        (
+            "INV4",
+            8,
+            "the session of user 'anna' becomes that of 'bob'",
+            lambda log: [*log[:6], *(ev.SessionDescribed(user=user) for user in ("anna", "bob")), *log[6:]],
+        ),
         ("INV1", 8, "a model call is made while 1 calls are unanswered, call_6_0 first", without(8)),
         ("INV1", 9, "something happens to call_6_0 after it was answered", twice(8)),
         ("INV1", 9, "something happens to call_6_0 after it was answered", after(8, FAILED)),

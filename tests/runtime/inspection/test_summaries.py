@@ -82,6 +82,8 @@ def responded(**fields: object) -> ev.ModelResponded:
         (ev.ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"to": "bob"}), 'call_6_0 pay(to="bob")'),
         (ev.ToolApprovalDecided(call=CALL, allowed=False, reason="no"), "call_6_0 denied: no"),
         (ev.ToolCallFailed(call=CALL, kind="timeout", content=TEXT), "call_6_0 (timeout): hello"),
+        (ev.SessionDescribed(user="anna", metadata={"plan": "pro"}), "user anna, plan=pro"),
+        (ev.SessionDescribed(metadata={"plan": "pro"}), "no user, plan=pro"),
         (ev.ToolCallWaiting(call=CALL, waits=True), "call_6_0 waits for a person"),
         (ev.ToolCallWaiting(call=CALL, waits=False), "call_6_0 goes on"),
         (ev.ToolResultLate(call=CALL, content=TEXT), "call_6_0 had ended when this came: hello"),
