@@ -7,6 +7,7 @@ from refold.events import SESSION_CORE, CommandRejected, Recorded
 from refold.events.core.content import ImageBlock, Message, TextBlock, tool_uses
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.messages import Usage
+from refold.events.model.refused import Part
 from refold.events.session import commands
 from refold.events.session.events import InputQueued, ModelInterrupted
 from tests.events.conftest import Session, configuration, encoded, names, response, say, use
@@ -42,6 +43,9 @@ COMMANDS: dict[str, commands.SessionCommand] = {
     "allow a turn": commands.AllowTurn(),
     "allow a turn of it": commands.AllowTurn(run=RUN),
     "clear": commands.ClearHistory(),
+    "set aside": commands.SetContentAside(named=(3, None, None), parts=(Part(0, 0),), at=99),
+    "set aside nothing": commands.SetContentAside(named=(3, None, None), parts=(Part(99, 0), Part(0, 99)), at=99),
+    "take back": commands.TakeContentBack(aside=3),
     "interruption": commands.RecordModelInterruption(turn=1, asked=5),
     "decide for always": commands.DecideApproval(call=CALL, allowed=True, always=True),
     "deny for always": commands.DecideApproval(call=CALL, allowed=False, always=True),
@@ -99,6 +103,9 @@ OUTCOMES = {
     "allow a turn": ("---------+--", "TurnAllowed"),
     "allow a turn of it": ("---------+--", "TurnAllowed"),
     "clear": ("===----+---=", "HistoryCleared"),
+    "set aside": ("-------+----", "InputSetAside"),
+    "set aside nothing": ("------------",),
+    "take back": ("------------",),
     "interruption": ("-+++++++++++", "ModelInterrupted"),
     "decide for always": ("-----+----+-", "ToolApprovalDecided"),
     "deny for always": ("------------",),
@@ -162,6 +169,16 @@ def test_a_repeated_import_with_a_key_is_known_although_its_calls_got_new_ids(se
     session.send(key="k", cancelled=True)
     with pytest.raises(CommandRejected, match="key 'k'"):
         session.tell(msgspec.structs.replace(given, key="k"))
+
+
+def test_what_stood_elsewhere_when_it_was_named_is_not_set_aside(session: Session) -> None:
+    hello = commands.ImportHistory(messages=(Message("user", (say("Hello"),)),))
+    for command in (hello, commands.ClearHistory(), hello):
+        session.tell(command)
+    named = commands.SetContentAside(named=(3, None, None), parts=(Part(0, 0),), at=3)
+    with pytest.raises(CommandRejected, match="summarised or cleared meanwhile"):
+        session.tell(named)
+    assert names(session.tell(msgspec.structs.replace(named, at=session.state.version))) == ["InputSetAside"]
 
 
 def test_blank_texts_of_an_input_are_dropped_and_the_rest_is_kept(session: Session) -> None:
