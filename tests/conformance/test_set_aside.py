@@ -20,6 +20,7 @@ from refold.replay import recorded_request, replay
 from tests.runtime.command_line import run
 
 HAND_NOTE = "(What stood here was set aside by hand.)"
+ONCE = refold.AgentConfig(model="m", retry=None)
 BROKEN = refold.ImageBlock(media_type="image/png", data=b"broken")
 
 
@@ -270,7 +271,7 @@ async def test_a_server_that_fails_on_an_image_spoils_no_session_and_one_that_is
             raise error
         return refold.say("Yes.")
 
-    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=fails) as runtime:
+    async with refold.AgentRuntime(ONCE, provider=fails) as runtime:
         session = await runtime.session("a")
         for asked, _ in enumerate(asks):
             sent = await session.send(["What is this?", BROKEN] if asked == 0 else "Are you there?")
@@ -284,7 +285,7 @@ async def test_a_server_that_fails_on_an_image_spoils_no_session_and_one_that_is
 async def test_a_server_that_fails_once_more_by_chance_costs_no_image() -> None:
     down = refold.ProviderError("Internal error", kind="server", status=500, retryable=True)
     provider = refold.ScriptedProvider([down, down, "A cat."])
-    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider) as runtime:
+    async with refold.AgentRuntime(ONCE, provider=provider) as runtime:
         session = await runtime.session("a")
         assert isinstance(await image_sent(session), refold.Failed)
         assert (await session.send("And now?")).text == "A cat."
