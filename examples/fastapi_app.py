@@ -6,6 +6,8 @@ From the top folder:
     uvicorn examples.fastapi_app:app
     curl localhost:8000/sessions/alice/messages -H 'Idempotency-Key: 17' --json '{"text": "Weather in Lisbon?"}'
     curl -N localhost:8000/sessions/alice/stream --json '{"text": "And in Porto?"}'
+    curl localhost:8000/sessions/alice/runs --json '{"text": "And in Faro?"}'
+    curl -N localhost:8000/runs/alice/run_21/events -H 'Last-Event-ID: 25'
 
 Stop it at any moment and start it again: what was accepted goes on, and a client that repeats its request with the
 same key gets the answer of the first. One process has the log: run one worker, which serves many requests at once.
@@ -26,7 +28,9 @@ from refold import (
     AgentConfig,
     AgentRuntime,
     CommandRejected,
+    ConfigError,
     Progressed,
+    RecordedEvent,
     ScriptedProvider,
     Session,
     Streamed,
@@ -100,6 +104,39 @@ async def stream(session: SessionOfPath, question: Question, key: Key = None) ->
             yield server_sent("error", str(error))
 
     return StreamingResponse(events(), media_type="text/event-stream")
+
+
+@app.post("/sessions/{session_id}/runs", status_code=202)
+async def submit(session: SessionOfPath, question: Question, key: Key = None) -> dict[str, str]:
+    """Accept a question, and return its run at once; the answer is read from `/runs/…/events`."""
+    try:
+        return {"id": (await session.submit(question.text, key=key)).id}
+    except CommandRejected as error:
+        raise HTTPException(422, str(error)) from error
+
+
+@app.get("/runs/{run_id:path}/events")
+async def events(
+    run_id: str, request: Request, place: Annotated[str, Header(alias="Last-Event-ID")] = "0"
+) -> StreamingResponse:
+    """Follow a run, as Server-Sent Events; a client that comes back misses nothing and gets nothing twice."""
+    try:
+        reader = (await request.app.state.runtime.run(run_id)).stream(place)
+    except ConfigError as error:
+        raise HTTPException(404, str(error)) from error
+
+    async def lines() -> AsyncIterator[str]:
+        async with reader:
+            async for item in reader:
+                match item:
+                    case Streamed(delta=TextDelta(text=text)):
+                        yield f"id: {reader.place}\n{server_sent('text', text)}"
+                    case RecordedEvent(event=event):
+                        yield f"id: {reader.place}\n{server_sent('event', type(event).__name__)}"
+                    case _:
+                        continue
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
 
 
 @app.get("/sessions/{session_id}")

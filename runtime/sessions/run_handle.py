@@ -17,6 +17,9 @@ from refold.events.session.commands import CancelRun
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import (
     InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelResponded,
     TimerSet,
     recorded_reason,
 )
@@ -172,6 +175,8 @@ class RunReader:
                 if item.version <= self._start.version:
                     return False
                 self._version = item.version
+                if isinstance(item.event, ModelResponded | ModelInterrupted | ModelFailed):
+                    self._asked = self._offset = 0  # There is nothing left to come back into.
                 return about
             case _:
                 return self._events.is_open

@@ -107,6 +107,29 @@ def test_a_server_streams_an_answer_as_server_sent_events(server: str, tmp_path:
         assert (kind, "1" in str(refusal)) == ("error", True)
 
 
+@pytest.mark.slow
+def test_a_server_accepts_a_question_and_its_answer_is_read_from_any_place_on(tmp_path: Path) -> None:
+    def read(name: str, place: str = "0") -> list[tuple[str, str]]:
+        answer = client.get(f"/runs/{name}/events", headers={"Last-Event-ID": place})
+        assert answer.status_code == 200, answer.text
+        lines = [event.split("\n") for event in answer.text.strip().split("\n\n")]
+        return [(line[0].removeprefix("id: "), line[-1].removeprefix("data: ")) for line in lines]
+
+    with serving("fastapi", tmp_path) as client:
+        accepted = client.post(
+            "/sessions/alice/runs", json={"text": "Weather in Lisbon?"}, headers={"Idempotency-Key": "1"}
+        )
+        assert (accepted.status_code, accepted.json()) == (202, {"id": "alice/run_3"})
+        events = read("alice/run_3")
+        assert (events[0], events[-1][1]) == (("3", '"InputQueued"'), '"RunCompleted"')
+        assert client.get("/runs/alice/run_4/events").status_code == 404
+        assert ask(client, "alice", "Weather in Lisbon?", "1").json()["text"] == "Lisbon: sunny, 24 degrees."
+    with serving("fastapi", tmp_path) as client:
+        whole = read("alice/run_3")
+        assert [event for event in whole if event[1] == '"RunCompleted"'] == [events[-1]]
+        assert read("alice/run_3", whole[2][0]) == whole[3:]
+
+
 def test_the_script_asks_once_and_remembers(tmp_path: Path) -> None:
     script = command_line("-W", "error", ROOT / "examples" / "plain_script.py")
     said = [run(script, cwd=tmp_path, check=True) for _ in range(2)]
