@@ -13,10 +13,11 @@ import os
 import select
 import selectors
 from collections.abc import Sequence
+from functools import partial
 from weakref import WeakSet
 
 from refold.actors.agent.deps import Dependencies
-from refold.actors.effects import EffectsInFlight
+from refold.actors.effects import EffectsInFlight, once_log_allows
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
@@ -240,7 +241,8 @@ class Lifecycle:
         store = context.store
         try:
             if self._settings.auto_resume:
-                await resume_open_runs(context.system, self.event_bus, store)
+                resume = partial(resume_open_runs, context.system, self.event_bus, store)
+                await once_log_allows(resume, context.system.clock, f"what was open in {store.name}")
         except PersistenceError as error:
             log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
         try:

@@ -438,6 +438,14 @@ class PowerCut(CountedFault, frozen=True, kw_only=True, tag="power_cut"):
     damage: Damage = "dropped"
 
 
+class DiskFails(LastingFault, frozen=True, kw_only=True, tag="disk_fails"):
+    """Every operation of the disk that a `DiskError` may hit fails for a while."""
+
+    kind: Literal["EIO", "ENOSPC"] = "EIO"
+    syncs_only: bool = False
+    """Whether writes succeed, and only what would bring them to the disk fails."""
+
+
 class DiskError(CountedFault, frozen=True, kw_only=True, tag="disk_error"):
     """An operation of the disk fails. What was to be synchronised then is not on the disk unless it is written again.
 
@@ -500,5 +508,6 @@ AnyFault: TypeAlias = (
     | DuplicateInput
     | PowerCut
     | DiskError
+    | DiskFails
 )
 """Any fault."""

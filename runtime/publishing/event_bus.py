@@ -242,8 +242,6 @@ class EventBus:
     def settled(self, session: SessionId, state: SessionState) -> None:
         ending = self._ending.pop(session, {})
         last = state.last_run
-        if last is not None:
-            ending[last.run] = last.version  # Also where its event was published by nobody, as before a restart.
         for run, version in ending.items():
             self._tell(session, run, EndedRun(version, last if last and last.version == version else None))
         run_now = state.run

@@ -113,6 +113,7 @@ DELAYING = (
     faults.ReadFails
     | faults.DiskIsFull
     | faults.DiskError
+    | faults.DiskFails
     | faults.LogIsGone
     | faults.SecondRuntime
     | faults.ActorFails

@@ -62,8 +62,12 @@ LASTING: dict[type[LastingFault], tuple[Operation, ...]] = {
     faults.ProviderBrownOut: ("model",),
     faults.DiskIsFull: ("append",),
     faults.LogIsGone: ("append", "read"),
+    faults.DiskFails: ("disk",),
 }
 """What each fault happens to that lasts."""
+
+LOG_FAILS = faults.AppendFails | faults.DiskIsFull | faults.LogIsGone | faults.DiskError | faults.DiskFails
+"""What puts the log out of order."""
 
 Timed: TypeAlias = (
     faults.Crash | faults.Close | faults.ClockJumps | faults.SecondRuntime | faults.NetworkSplit | faults.SessionFails
@@ -120,7 +124,7 @@ class FaultPlan:
         """Note that a fault has happened, once more where it lasts; see `count`."""
         self._happened[id(fault)] = fault
         self._times[type(fault).__name__] += 1
-        if isinstance(fault, faults.AppendFails | faults.DiskIsFull | faults.LogIsGone | faults.DiskError):
+        if isinstance(fault, LOG_FAILS):
             self.log_failed_s.append(self._now_s())
         self.noticed(fault, sessions)
 

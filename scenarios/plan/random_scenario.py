@@ -85,6 +85,9 @@ def drawn_scenario(
     if store != "memory":
         disk = random.Random(f"disk {seed}")
         planned += [_disk_fault(disk) for _ in range(min(faults_max, disk.randint(1, 4)))]
+    reach = random.Random(f"reach {seed}")
+    if faults_max and reach.random() < 0.15:
+        planned.append(_out_of_reach(reach, f"s{reach.randrange(sessions)}", store))
     every: int | None = None
     if snapshots:
         snapshot = random.Random(f"snapshots {seed}")
@@ -121,6 +124,18 @@ def _post(chance: random.Random, session: str) -> AnyAct:
     words: tuple[PostWord, ...] = ("send", "send", "cancel", "allow", "deny", "deny", "set_aside")
     asks = chance.choice(words)
     return Post(session=session, at_s=round(chance.uniform(0, BUSY_S), 2), asks=asks)
+
+
+def _out_of_reach(chance: random.Random, session: str, store: StoreName) -> AnyFault:
+    at_s, for_s = round(chance.uniform(0, BUSY_S), 2), chance.choice((0.3, 2.0, 20.0))
+    kinds = (
+        lambda: faults.LogIsGone(
+            at_s=at_s, for_s=for_s, committed=chance.random() < 0.5, reads_only=chance.random() < 0.2
+        ),
+        lambda: faults.SessionFails(at_s=at_s, session=session),
+        lambda: faults.DiskFails(at_s=at_s, for_s=for_s, syncs_only=chance.random() < 0.5),
+    )
+    return chance.choice(kinds if store == "sqlite" else kinds[:2])()
 
 
 def _rare_fault(chance: random.Random) -> AnyFault:

@@ -172,6 +172,8 @@ class SimulatedDisk:
         """Which files the model knows, by name: a file may also be made, renamed or removed by others than SQLite."""
         self._power = world.chance("power")
         self._faults_happen = True
+        self.between_lives: Callable[[Path], object] = lambda log: None
+        """Told of the log as a life has left it, before the next one of the process opens it."""
         self._cut: faults.PowerCut | None = None
         self._attaching: AbstractContextManager[AttachedFolder] | None = None
         self._attached: AttachedFolder | None = None
@@ -237,6 +239,8 @@ class SimulatedDisk:
         folder.mkdir()
         for name, content in self._left.items():
             (folder / name).write_bytes(content)
+        if self._left and faults_happen:
+            self.between_lives(folder / LOG)
         self._inodes = {name: _inode(folder / name) for name in self._left if name in self._inodes}
         self._attaching = self._shim.attached(
             folder,
@@ -329,11 +333,18 @@ class SimulatedDisk:
             self._inodes[os.path.basename(operation.path)] = _inode(operation.path)
             return 0
         code = 0
-        for fault in self._world.plan.count("disk") if self._faults_happen else ():
+        lasting = [
+            fault
+            for fault in (self._world.plan.lasting("disk") if self._faults_happen else ())
+            if operation.kind == "sync" or not (isinstance(fault, faults.DiskFails) and fault.syncs_only)
+        ]
+        for fault in lasting:
+            self._world.plan.note(fault)
+        for fault in (*self._world.plan.count("disk"), *lasting) if self._faults_happen else ():
             match fault:
                 case faults.PowerCut():
                     self._cut = fault
-                case faults.DiskError(kind=kind):
+                case faults.DiskError(kind=kind) | faults.DiskFails(kind=kind):
                     code = CODES[kind].get(operation.kind, 0)
                 case _:
                     raise AssertionError(f"{fault} is no fault of a disk")

@@ -28,7 +28,7 @@ from refold.events.session.state import Run, SessionState
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.expectations import Watching
-from refold.scenarios.monitors.monitor import Monitor, marked
+from refold.scenarios.monitors.monitor import Monitor, marked, marks_in
 from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Decide, Post, Say, Scenario, Watch
 from refold.scenarios.plan.world import World
 from refold.scenarios.world.disk import SimulatedDisk
@@ -320,12 +320,15 @@ class Life:
     async def _look(self, runtime: AgentRuntime, session_id: str) -> None:
         """Look at a session after an error: what it shows is in the log."""
         try:
-            shown = await (await runtime.session(session_id)).state_at()
-            head = await self._world.disk.head(stream_name(SESSION_KIND, SessionId(session_id)))
+            shown = await (await runtime.session(session_id)).history()
         except (PersistenceError, AskTimeout, ActorStopped, CommandRejected):
             return
-        if shown.version > (head.version if head is not None else 0):
-            self._monitor.note("INV6", session_id, f"version {shown.version} is shown, which is not in the log")
+        known = self._monitor.state_of(session_id)
+        said = sum(len(marks_in(message.content)) for message in shown)
+        recorded = sum(len(marks_in(message.content)) for message in known.messages) if known is not None else 0
+        if said > recorded:
+            what = f"{said} inputs are shown, of which the log has {recorded}"
+            self._monitor.note("INV6", stream_name(SESSION_KIND, SessionId(session_id)), what)
 
     def _require_excuse(self, error: Exception) -> None:
         """Raise an error that a client was not answered in time, unless the log was slow for as long."""

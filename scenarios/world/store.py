@@ -114,17 +114,17 @@ class SimulatedStore:
         return stored
 
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
-        self._require_life()
+        self._require_reach()
         return await self._disk.read_all(after_position=after_position, limit=limit)
 
     async def head(self, stream: str) -> StreamHead | None:
-        self._require_life()
+        self._require_reach()
         return await self._disk.head(stream)
 
     async def list_streams(
         self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
     ) -> list[StreamHead]:
-        self._require_life()
+        self._require_reach()
         return await self._disk.list_streams(prefix=prefix, after=after, limit=limit, with_pending=with_pending)
 
     async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
@@ -166,13 +166,16 @@ class SimulatedStore:
     async def _before_reading(self, what: str, sessions: Sequence[str]) -> None:
         self._require_life()
         due = self._plan.count("read", sessions or None)
-        for fault in self._plan.lasting("read"):
-            self._plan.note(fault, sessions or None)
-            due.append(fault)
         await asyncio.sleep(0)
-        self._require_life()
+        self._require_reach()
         if due:
             raise PersistenceError(f"the simulated disk failed to read {what}")
+
+    def _require_reach(self) -> None:
+        self._require_life()
+        for fault in self._plan.lasting("read"):
+            self._plan.note(fault)
+            raise PersistenceError("the simulated log is out of reach")
 
     def _require_life(self) -> None:
         if self._dead:

@@ -27,7 +27,12 @@ def _says(chance: random.Random, count: int, *, once: bool = False, within_s: fl
 
 
 def _calls(*tools: str) -> tuple[Answer, ...]:
-    given = {"look": {"city": "a"}, "pay": {"amount": 3}, "book": {"days": 2}, "write": {"text": "b"}}
+    given: dict[str, dict[str, object]] = {
+        "look": {"city": "a"},
+        "pay": {"amount": 3},
+        "book": {"days": 2},
+        "write": {"text": "b"},
+    }
     return (Answer(calls=tuple(Call(name, given[name]) for name in tools)),)
 
 
@@ -58,15 +63,27 @@ def _log_is_gone(chance: random.Random) -> Scenario:
     return Scenario(acts=acts, faults=(*gone, *failing), seed=chance.randrange(1_000))
 
 
-def _log_is_gone_at_a_start(chance: random.Random) -> Scenario:
-    """A process ends in the middle of tools, and what the next one reads and writes first fails."""
+def _log_is_gone_for_who_asks_once(chance: random.Random) -> Scenario:
+    """A session is in memory already when its log gets out of reach, and no client asks again."""
+    first = _says(chance, 3, within_s=2.0)
+    later = tuple(Say(session=f"s{number}", at_s=40.0 + 10 * number, insists=False) for number in range(3))
+    gone = tuple(
+        faults.LogIsGone(at_s=act.at_s - 0.1, for_s=chance.choice((0.2, 0.4, 3.0)), committed=chance.random() < 0.6)
+        for act in later
+    )
+    return Scenario(acts=(*first, *later), faults=gone, script=(Answer(text="Yes."),), seed=chance.randrange(1_000))
+
+
+def _log_fails_at_a_start(chance: random.Random) -> Scenario:
+    """A process ends in the middle of tools, and some of what the next one reads and writes first fails."""
     crash_s = chance.uniform(4, 9)
     slow = (faults.ToolIsSlow(nth=nth, seconds=100.0) for nth in range(1, 5))
-    nth, many = chance.randint(4, 9), chance.randint(2, 6)
-    failing: tuple[AnyFault, ...] = (
-        tuple(faults.ReadFails(nth=number) for number in range(nth, nth + many))
-        if chance.random() < 0.5
-        else tuple(faults.AppendFails(nth=number, committed=chance.random() < 0.3) for number in range(nth, nth + many))
+    share = chance.choice((0.3, 0.6))
+    failing: tuple[AnyFault, ...] = tuple(
+        faults.ReadFails(nth=nth) if number else faults.AppendFails(nth=nth, committed=chance.random() < 0.3)
+        for number in range(2)
+        for nth in range(4, 14)
+        if chance.random() < share
     )
     return Scenario(
         acts=_says(chance, chance.randint(1, 3), once=True, within_s=2.0),
@@ -141,28 +158,36 @@ def _all_at_once(chance: random.Random) -> Scenario:
     return Scenario(acts=tuple(acts), faults=tuple(slow), seed=chance.randrange(1_000))
 
 
-def _nobody_stays_in_memory(chance: random.Random) -> Scenario:
-    """Actors are let go as soon as they rest, while messages arrive."""
-    acts = tuple(
-        Say(session=f"s{chance.randrange(2)}", at_s=round(chance.uniform(0, 10), 2))
-        for _ in range(chance.randint(4, 8))
-    )
-    cancels = tuple(Cancel(session=f"s{chance.randrange(2)}", at_s=act.at_s) for act in acts[:3])
-    return Scenario(acts=(*acts, *cancels), passivate_after_s=0.0, seed=chance.randrange(1_000))
-
-
-def _disks_fail_and_the_log_is_taken_over(chance: random.Random) -> Scenario:
-    """Writes fail in the file, now and then, until another process takes the log over, or the power goes."""
-    first, pace = chance.randint(30, 80), chance.choice((3, 7, 15))
-    errors = tuple(faults.DiskError(nth=nth, kind="EIO") for nth in range(first, first + 300, pace))
-    end: AnyFault = (
-        faults.SecondRuntime(at_s=round(chance.uniform(1, 12), 2))
-        if chance.random() < 0.5
-        else faults.PowerCut(nth=first + chance.randint(20, 300), damage="dropped")
-    )
+def _actors_are_let_go_as_messages_come(chance: random.Random) -> Scenario:
+    """Messages arrive at the very moment at which a session that rests is let go."""
+    acts: list[AnyAct] = [Say(session="s0")]
+    for moment in (50, 100, 150):
+        acts.append(Cancel(session="s0", at_s=float(moment)))
+        acts += [Say(session="s0", at_s=moment + 5.0) for _ in range(chance.randint(1, 4))]
     return Scenario(
-        acts=_says(chance, 3, within_s=10.0), faults=(*errors, end), store="sqlite", seed=chance.randrange(1_000)
+        acts=tuple(acts), script=(Answer(text="Yes."),), passivate_after_s=5.0, seed=chance.randrange(1_000)
     )
+
+
+def _disks_fail_before_the_log_is_taken_over(chance: random.Random) -> Scenario:
+    """A write fails, and before the file is opened anew another process has the log."""
+    taken_s = round(chance.uniform(5, 12), 2)
+    acts = (*_says(chance, 2), Say(session="s2", at_s=taken_s - 0.2), Say(session="s3", at_s=taken_s - 0.1))
+    return Scenario(
+        acts=acts,
+        faults=(faults.DiskFails(at_s=taken_s - 0.25, for_s=0.2), faults.SecondRuntime(at_s=taken_s)),
+        store="sqlite",
+        seed=chance.randrange(1_000),
+    )
+
+
+def _disks_fail_before_the_power(chance: random.Random) -> Scenario:
+    """Writes fail, others succeed behind them, and the power goes."""
+    moments = sorted(round(chance.uniform(2, 12), 2) for _ in range(3))
+    acts = (*_says(chance, 3), *(Say(session=f"s{chance.randrange(3)}", at_s=at_s) for at_s in moments))
+    failing = (faults.DiskFails(at_s=at_s - 0.05, for_s=0.1, syncs_only=True) for at_s in moments)
+    cuts = (faults.PowerCut(nth=chance.randint(60, 250), damage="dropped") for _ in range(3))
+    return Scenario(acts=acts, faults=(*failing, *cuts), store="sqlite", seed=chance.randrange(1_000))
 
 
 def _calls_that_look_alike(chance: random.Random) -> Scenario:
@@ -178,15 +203,16 @@ AIMS: dict[str, tuple[Aim, ...]] = {
     "memory": (
         _log_fails_on_who_asks_once,
         _log_is_gone,
-        _log_is_gone_at_a_start,
+        _log_is_gone_for_who_asks_once,
+        _log_fails_at_a_start,
         _payloads_cannot_be_read,
         _callers_give_up_while_the_log_fails,
         _an_actor_fails_within_the_grace,
         _large_inputs_share_a_transaction,
         _all_at_once,
-        _nobody_stays_in_memory,
+        _actors_are_let_go_as_messages_come,
     ),
-    "sqlite": (_disks_fail_and_the_log_is_taken_over,),
+    "sqlite": (_disks_fail_before_the_log_is_taken_over, _disks_fail_before_the_power),
     "openai": (_calls_that_look_alike,),
 }
 """By world."""

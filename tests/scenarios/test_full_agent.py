@@ -1,11 +1,15 @@
 """Scenarios with an agent that has all that agents can have: memories, breakers, subagents, middleware and the rest."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, Tool, tool
+from refold import Agent, AgentConfig, AgentRuntime, RetryPolicy, ScriptedProvider, Tool, ToolError, tool
 from refold.memory import GraphStore, WorkingMemory
 from refold.resilience import CircuitBreaker
-from refold.scenarios import Say, Scenario, Simulator, faults
+from refold.scenarios import Answer, Call, Say, Scenario, Simulator, faults
+from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.scenario import WireName
 from tests.scenarios.full_agent import full_agent
 
@@ -64,6 +68,56 @@ def test_memories_are_asked_without_a_thread() -> None:
     report = Simulator(agent).run(Scenario(acts=tuple(Say(session=f"s{number}") for number in range(3))))
     report.raise_if_broken()
     assert report.operations["tool"]
+
+
+def remembering(told: set[str]) -> Agent:
+    """Return an agent that writes into a memory and a graph, notes what they have taken, and has a breaker."""
+    graph, working = GraphStore(), WorkingMemory(20)
+
+    @tool(effect="idempotent")
+    async def keep(name: str) -> str:
+        """Keep a name."""
+        await graph.add_entity(name)
+        told.add(f"graph {name}")
+        await working.set(name, "kept")
+        told.add(f"working {name}")
+        return "kept"
+
+    @tool(effect="pure", breaker=CircuitBreaker("post", threshold=2, recovery_s=80_000.0))
+    async def post() -> str:
+        """Post."""
+        raise ToolError("the post is closed", kind="transient")
+
+    return Agent(
+        config=AgentConfig(model="m", retry=RetryPolicy()),
+        provider=ScriptedProvider([]),
+        tools=[keep, post],
+        graph=graph,
+        working_memory=working,
+    )
+
+
+CRASHES = tuple(faults.CrashAtAppend(nth=nth, committed=bool(nth % 2)) for nth in range(4, 22, 3))
+
+
+@pytest.mark.parametrize("crash", [(), *((crash,) for crash in CRASHES), CRASHES], ids=str)
+async def test_memories_graphs_and_breakers_are_as_the_last_process_was_told(
+    crash: tuple[AnyFault, ...], tmp_path: Path
+) -> None:
+    told: set[str] = set()
+    names = ("Anna", "Bert", "Carl")
+    answers = tuple(Answer(calls=(Call("keep", {"name": name}), Call("post"))) for name in names)
+    scenario = Scenario(acts=(Say(session="s"),), script=answers, faults=crash)
+    report = await asyncio.to_thread(Simulator(lambda: remembering(told)).save_log, scenario, tmp_path / "events.db")
+    report.raise_if_broken()
+    assert told == {f"{kind} {name}" for kind in ("graph", "working") for name in names}
+    async with AgentRuntime(agent := remembering(set()), log=tmp_path / "events.db"):
+        assert isinstance(agent.graph, GraphStore)
+        assert isinstance(agent.working_memory, WorkingMemory)
+        assert {node.id for node in await agent.graph.entities()} == set(names)
+        assert [await agent.working_memory.get(name) for name in names] == ["kept"] * 3
+        breaker = next(each.rules.breaker for each in agent.tools if each.rules.breaker is not None)
+        assert breaker.report().get().phase == "half_open"  # It was opened long ago, by the clock of the simulation.
 
 
 @pytest.mark.parametrize("wire", ["none", "openai"])

@@ -80,6 +80,9 @@ FAULTS: tuple[AnyFault, ...] = (
     faults.CrashAtStep(nth=200),
     faults.CrashInTool(nth=1),
     faults.ActorFails(nth=2),
+    faults.SessionFails(at_s=2, session="a"),
+    faults.LogIsGone(at_s=1, for_s=3),
+    faults.LogIsGone(at_s=1, for_s=3, committed=True),
     faults.Crash(at_s=3),
     faults.Close(at_s=3),
 )
@@ -106,6 +109,8 @@ ON_A_DISK: tuple[AnyFault, ...] = (
     *(faults.PowerCut(nth=150, damage=damage) for damage in get_args(faults.Damage)),
     faults.DiskError(nth=150),
     faults.DiskError(nth=150, kind="ENOSPC", operations=20),
+    faults.DiskFails(at_s=1, for_s=3),
+    faults.DiskFails(at_s=1, for_s=3, syncs_only=True),
 )
 
 END_A_LIFE = (

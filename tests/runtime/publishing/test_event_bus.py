@@ -93,13 +93,6 @@ async def test_two_runs_that_ended_before_the_session_settled_are_both_told() ->
     assert (second.version, second.finished) == (9, finished("run_2", 9))
 
 
-async def test_an_end_that_nobody_published_is_told_when_the_session_settles() -> None:
-    bus = EventBus()
-    with bus.follow(ALICE) as follower:
-        bus.settled(ALICE, SessionState(last_run=finished("run_1", 7)))
-        assert (await follower.ended(RunId("run_1"))).version == 7
-
-
 def test_the_sessions_with_an_open_run_are_known() -> None:
     bus = EventBus()
     configured: Any = {"code": None, "fingerprint": ""}

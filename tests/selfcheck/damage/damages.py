@@ -115,7 +115,9 @@ _ROWS: Final = (
     "UPDATE streams SET pending = 'model:1' WHERE pending = ''",
     "UPDATE streams SET version = version - 1 WHERE id = (SELECT id FROM streams ORDER BY random() LIMIT 1)",
     "UPDATE payloads SET data = x'00'",
-    "UPDATE events SET position = position + 1000 WHERE position = (SELECT max(position) FROM events)",
+    # Not of a whole batch, which leaves all in order.
+    "UPDATE events SET position = position + 1000 WHERE position = (SELECT max(position) FROM events)"
+    " AND batch < version",
 )
 
 

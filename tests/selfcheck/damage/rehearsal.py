@@ -3,6 +3,7 @@
     python -m tests.selfcheck.damage                            1,000 damages
     ... --count=20000 --seed=7 --processes=2                    more of them, others, on two processors
     ... --only=NUMBER                                           one of them
+    ... --between-lives                                         in scenarios, see `lives`
 
 A small log is damaged after it was closed in order, after its process was killed, or while a store has it open and
 appends to it. What came of each stands in `trial`: an outcome is a fault if what is read is not what was there and
@@ -18,12 +19,13 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, TextIO
 
 from refold.scenarios.workers import done_in_processes
+from tests.selfcheck.damage.lives import damaged_life
 from tests.selfcheck.damage.samples import make_sample
 from tests.selfcheck.damage.trial import DAMAGES, Contents, Outcome, When, read, tried
 
@@ -48,11 +50,12 @@ def main(arguments: Sequence[str], out: TextIO) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--between-lives", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     numbers = range(options.count) if options.only is None else range(options.only, options.only + 1)
     found: list[Outcome] = []
-    for outcome in outcomes(numbers, options.seed, options.processes):
+    for outcome in outcomes(numbers, options.seed, options.processes, between_lives=options.between_lives):
         found.append(outcome)
         if sys.stderr.isatty() and len(found) % 100 == 0:
             sys.stderr.write(f"\r{len(found):,} of {len(numbers):,}")
@@ -82,21 +85,23 @@ def table(found: Sequence[Outcome]) -> dict[str, Counter[str]]:
     return dict(sorted(counts.items()))
 
 
-def outcomes(numbers: Sequence[int], seed: int, processes: int) -> Iterator[Outcome]:
+def outcomes(numbers: Sequence[int], seed: int, processes: int, *, between_lives: bool = False) -> Iterator[Outcome]:
     tasks = iter([list(numbers[at : at + TRIALS_PER_TASK]) for at in range(0, len(numbers), TRIALS_PER_TASK)])
     if processes == 1:
         for task in tasks:
-            yield from _some(seed, task)
+            yield from _some(seed, between_lives, task)
         return
-    for some in done_in_processes(partial(_some, seed), tasks, processes):
+    for some in done_in_processes(partial(_some, seed, between_lives), tasks, processes):
         yield from some
 
 
-def _some(seed: int, numbers: Sequence[int]) -> list[Outcome]:
+def _some(seed: int, between_lives: bool, numbers: Sequence[int]) -> list[Outcome]:
     logger = logging.getLogger("refold")
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # What stores warn of is what is rehearsed.
     try:
+        if between_lives:
+            return [_in_a_folder(partial(damaged_life, number, seed)) for number in numbers]
         return asyncio.run(_each(_samples(), seed, numbers))
     finally:
         logger.setLevel(level)
@@ -112,6 +117,11 @@ async def _each(samples: dict[When, tuple[list[Path], Contents]], seed: int, num
         with tempfile.TemporaryDirectory(prefix="refold-", dir=_folder(), ignore_cleanup_errors=True) as folder:
             found.append(await tried(number, when, damage, files, before, Path(folder)))
     return found
+
+
+def _in_a_folder(work: Callable[[Path], Outcome]) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="refold-", dir=_folder(), ignore_cleanup_errors=True) as folder:
+        return work(Path(folder))
 
 
 def _folder() -> str | None:

@@ -12,6 +12,11 @@ def test_drawn_damages_are_never_silent() -> None:
     assert main(["--count=40"], out) == 0, out.getvalue()
 
 
+def test_drawn_damages_between_two_lives_are_never_silent() -> None:
+    out = io.StringIO()
+    assert main(["--count=8", "--between-lives"], out) == 0, out.getvalue()
+
+
 @pytest.mark.slow(seconds=60)
 def test_every_outcome_is_met_by_many_damages() -> None:
     found = list(outcomes(range(1_000), 1, 1))

@@ -136,13 +136,13 @@ async def tried(number: int, when: When, damage: str, files: Sequence[Path], bef
         refused, expected, log = await _running(log, damage, chance, before)
     else:
         DAMAGES[when][damage](log, chance)
-    verdict = await _verdict(log, expected)
+    verdict = await verdict_on(log, expected)
     if verdict == "no effect" and refused:
         verdict = "refused while running"
     repaired: Repaired = "-"
     fault = ""
     if verdict in ("refused", "reported") and number % REPAIRED_EACH == 0:
-        repaired, fault = await _repaired(log, expected)
+        repaired, fault = await repair_of(log, expected)
     return Outcome(number=number, when=when, damage=damage, verdict=verdict, repaired=repaired, fault=fault)
 
 
@@ -205,7 +205,7 @@ def _agrees(found: Contents, expected: Contents) -> bool:
     )
 
 
-async def _verdict(log: Path, expected: list[Contents]) -> Verdict:
+async def verdict_on(log: Path, expected: list[Contents]) -> Verdict:
     reported = refused = False
     found: Contents | None = None
     try:
@@ -236,7 +236,7 @@ async def _can_go_on(log: Path) -> bool:
     return True
 
 
-async def _repaired(log: Path, expected: list[Contents]) -> tuple[Repaired, str]:
+async def repair_of(log: Path, expected: list[Contents]) -> tuple[Repaired, str]:
     """Repair a log, and return what was saved, and what is wrong with that."""
     before = {file: file.read_bytes() for file in log.parent.glob("events.db*") if file.is_file()}
     new = log.with_name("repaired.db")
