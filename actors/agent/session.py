@@ -60,6 +60,7 @@ from refold.events.session.commands import (
     CancelRun,
     ClearHistory,
     Configure,
+    DecideApproval,
     DescribeSession,
     ImportHistory,
     OpenSession,
@@ -258,11 +259,14 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return (*self._preparation(command, setting, described), command)
 
     def _bring(self, command: SessionCommand, deps: object) -> None:
-        """Take note of what came with a command; with one that is no input it is for runs that have nothing yet."""
+        """Take note of what came with a command; one that lets runs go on gives it to those that have nothing yet."""
         if isinstance(command, SendInput):
             self._brought = deps, command.key
             return
-        named = [self.state.run.id] if self.state.run is not None else []
+        run_now = self.state.run
+        named = (
+            [run_now.id] if run_now is not None and isinstance(command, ResumeRun | AllowTurn | DecideApproval) else []
+        )
         if isinstance(command, ResumeRun):
             named += [queued.run for queued in self.state.queue]
         for run in named:

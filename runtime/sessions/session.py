@@ -340,7 +340,8 @@ class Session(Generic[Out_co]):
         """
         access = self._access
         if isinstance(call, AwaitedApproval):
-            access, call = SessionAccess(self._context, call.session), call.call
+            access = access if call.session == self.id else SessionAccess(self._context, call.session)
+            call = call.call
         await access.ask(
             DecideApproval(
                 call=ToolCallId(checked_name(call, "call")),

@@ -544,3 +544,34 @@ async def test_a_tool_that_works_with_deps_does_not_run_without_and_the_run_fail
             failed.outcome.error
         )
         assert isinstance((await session.send("Then do without")).outcome, refold.Completed)
+
+
+@pytest.mark.parametrize("how", ["resume", "decide"])
+async def test_a_call_that_waited_for_a_person_over_a_restart_has_the_deps_of_the_session_that_decides(
+    how: str,
+) -> None:
+    @refold.tool(tier="confirm", effect="pure")
+    async def pay(context: refold.ToolContext[Desk]) -> str:
+        return context.deps.name
+
+    store, agent = InMemoryStore(), asking(deps=Desk("agent's"), tools=[pay])
+    async with AgentRuntime(agent, log=store) as runtime:
+        session = await runtime.session("a")
+        sending = asyncio.ensure_future(session.send("Pay", deps=Desk("run's")))
+        async for item in session.follow(after_version=0):
+            if isinstance(item, refold.RecordedEvent) and type(item.event).__name__ == "ToolApprovalRequested":
+                break
+    with pytest.raises(refold.ActorStopped):
+        await sending
+    async with AgentRuntime(agent, log=store, auto_resume=how != "resume") as runtime:
+        session = await runtime.session("a", deps=Desk("session's"))
+        if how == "resume":
+            await session.resume()
+            session = await runtime.session("a")
+        (waiting,) = await session.approvals()
+        await session.decide(waiting, allow=True)
+        async for item in session.follow(after_version=0):
+            if isinstance(item, refold.RecordedEvent) and type(item.event).__name__ == "RunCompleted":
+                break
+        history = await session.history()
+    assert history[-1].text == "session's"
