@@ -71,7 +71,10 @@ class EffectPort(Generic[S, C, E]):
         """Note that an effect ignored its cancellation past the grace period."""
 
     def due(self, effect: WaitUntil) -> C | None:
-        """Return the command that says that the time of a wait has come; None = there is nothing to record."""
+        """Return the command that says that the time of a wait has come.
+
+        None = there is nothing to record; a port without `pauses` is asked again after a minute.
+        """
         raise NotImplementedError(f"{self.actor.address} asks for {effect.key} and does not say what it means")
 
     def failed(self, effect: Effect | None, command: C, error: Exception) -> C | None:

@@ -21,6 +21,7 @@ from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
 from refold.actors.effect_port import C, E, EffectPort, S
 from refold.actors.effects import (
+    LOOK_AT_CLOCK_S,
     RECORD_RETRY_S,
     EffectEnded,
     EffectsInFlight,
@@ -345,7 +346,12 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                 self._set_timer(wait)
 
     async def _time_has_come(self, wait: WaitUntil) -> None:
-        await self._effect_ended(EffectEnded(key=wait.key, command=self._port.due(wait)))
+        command = self._port.due(wait)
+        if command is None and self._port.pauses is None:  # It cannot be told now what is due: it is asked again.
+            self._effects.forget_timer(wait.key)
+            self._effects.timers[wait.key] = self._later(LOOK_AT_CLOCK_S, self._look_at_clock.__name__, wait.key)
+            return
+        await self._effect_ended(EffectEnded(key=wait.key, command=command))
 
     async def _end_pause(self, key: str) -> None:
         await self._require_durable_state()

@@ -37,7 +37,7 @@ from refold.actors.effects import CancelEffect, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import TextBlock
-from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError
+from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed, LogFormatError
 from refold.events.core.event import Event
 from refold.events.core.ids import (
     AgentId,
@@ -498,12 +498,16 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             at=effect.requested_at,
         )
 
-    def due(self, effect: WaitUntil) -> SessionCommand:
+    def due(self, effect: WaitUntil) -> SessionCommand | None:
         first = self.state.scheduled[0] if self.state.scheduled else None
         next_at: int | None = None
         if first is not None and first.timer == effect.key and first.every is not None:
             now_us = max(self.actor.system.clock.now_us(), first.due_at)
-            next_at = self._setting.next_time(first.every, first.due_at, now_us)
+            try:
+                next_at = self._setting.next_time(first.every, first.due_at, now_us)
+            except ConfigError as error:  # Another process, or this one later, may be able to tell.
+                log.error("%s: a reminder is due and waits: %s", self.actor.address, error)
+                return None
         return RecordTimer(timer=effect.key, next_at=next_at)
 
     def cancel(self, effect: CallModel | RunTool | AskPerson) -> None:

@@ -1,6 +1,7 @@
 """Inputs that come again and again: one run per due time, over restarts and whatever the clock does."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -184,6 +185,23 @@ async def test_what_is_no_time_is_refused_and_nothing_recorded(memory: InMemoryS
         with pytest.raises(ConfigError):
             await session.remind("Look.", **given)
         assert await session.metadata() is None
+
+
+async def test_a_cron_line_waits_for_a_process_that_can_read_it(
+    memory: InMemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = clock_at(BEGIN)
+    async with reminded(memory, clock) as session:
+        await session.remind("Look.", every="0 * * * *")
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "cronsim", None)
+            with pytest.raises(ConfigError, match=r"refold\[cron\]"):
+                await session.remind("Look.", every="0 * * * *")
+            await clock.advance(1800)
+            await clock.advance(60)
+        assert "a reminder is due and waits" in caplog.text
+        assert await events_of(session, InputQueued) == []
+        assert len(await passed(clock, session, 3600, 1)) >= 1
 
 
 async def test_a_snapshot_keeps_what_is_due(tmp_path: Path) -> None:
