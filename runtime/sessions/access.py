@@ -150,7 +150,8 @@ def run_options(given: RunOverrides) -> RunOptions | None:
     form = (output_schema(output_type), run_instruction(output_type)) if output_type is not None else (None, None)
     tools = fields.pop("tools", None)
     if tools is not None:
-        if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(it, str) for it in tools):
+        names = cast("Collection[object]", tools) if isinstance(tools, Collection) else ()
+        if not isinstance(tools, Collection) or isinstance(tools, str) or not all(isinstance(it, str) for it in names):
             raise ConfigError(f"tools must be names of the agent's tools, not {tools!r:.80}")
         tools = tuple(sorted(set(cast("Collection[str]", tools))))
     try:

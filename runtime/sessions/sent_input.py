@@ -332,7 +332,7 @@ class RunEvents:
             elif isinstance(event, RunCompleted | RunFailed | RunCancelled):
                 self.ended = EndedRun(version, None)
             elif not self._started_at and (isinstance(event, CancelRequested) or getattr(event, "cancelled", False)):
-                self.ended = EndedRun(version, cancelled_in_queue(run, version))
+                self.ended = EndedRun(version, cancelled_in_queue(self._run, version))
             return True
         if isinstance(event, ModelInterrupted) and 0 < event.asked < self._started_at:
             return False  # Of an answer to an earlier run.

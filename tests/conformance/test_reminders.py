@@ -14,7 +14,6 @@ from refold import AgentRuntime, CommandRejected, ConfigError, ScriptedProvider,
 from refold.actors import ManualClock
 from refold.events.session.events import InputQueued, RunCompleted, TimerFired
 from refold.inspection.session_view import view_session
-from refold.options import RuntimeOptions
 from refold.sessions.schedule import first_time, next_time, repeat_of
 from refold.stores import InMemoryStore
 from tests.conformance.failing_store import FailingStore
@@ -62,7 +61,7 @@ async def test_each_due_time_has_one_run_of_its_own(memory: InMemoryStore) -> No
         assert await session.remind("Look at the oven.", every=HOUR, key="k", max_turns=2) == name
         for other in ({"every": HOUR * 2}, {"every": "0 * * * *"}, {"at": BEGIN + HOUR}):
             with pytest.raises(CommandRejected, match="'k'"):
-                await session.remind("Look at the oven.", key="k", max_turns=2, **other)  # type: ignore[arg-type]
+                await session.remind("Look at the oven.", key="k", max_turns=2, **other)
         shown = (await view_session(memory, "s")).queue
         assert [(it.run, it.due_at, it.every) for it in shown] == [(name, us(BEGIN + HOUR * 4), repeat_of(HOUR, "UTC"))]
         await session.cancel(run=name)
@@ -140,7 +139,7 @@ async def test_reminders_beside_each_other_keep_their_times(memory: InMemoryStor
         await session.remind("Once.", at=BEGIN + HOUR)
         for runs in (1, 2, 3):
             await passed(clock, session, 1800, runs)
-        said = [event.content[0].text for event in await events_of(session, InputQueued)]  # type: ignore[union-attr]
+        said = [event.content[0].text for event in await events_of(session, InputQueued)]
         assert said == ["Every hour.", "Once.", "Every hour."]
         assert sorted(entry.due_at for entry in (await session.state_at()).scheduled) == [
             us(datetime(2026, 3, 28, 11, tzinfo=UTC)),
@@ -207,9 +206,10 @@ async def test_a_cron_line_waits_for_a_process_that_can_read_it(
 async def test_a_snapshot_keeps_what_is_due(tmp_path: Path) -> None:
     clock, log = clock_at(BEGIN), tmp_path / "events.db"
     for runs in (1, 2):
-        model, options = ScriptedProvider([say("Done.")] * 9), RuntimeOptions(snapshot_every=1, inbox_poll_s=0)
-        async with AgentRuntime(CONFIG, provider=model, log=log, clock=clock, **options) as it:
-            session = await it.session("s")
+        model = ScriptedProvider([say("Done.")] * 9)
+        runtime = AgentRuntime(CONFIG, provider=model, log=log, clock=clock, snapshot_every=1, inbox_poll_s=0)
+        async with runtime:
+            session = await runtime.session("s")
             if runs == 1:
                 await session.remind("Look.", every=HOUR)
             assert len(await passed(clock, session, 3600, runs)) == runs
