@@ -80,6 +80,20 @@ def test_a_run_that_a_crash_left_open_goes_on_first_and_other_sessions_are_left_
     assert_sound(LOG)
 
 
+def test_commands_name_users_and_are_refused_the_sessions_of_others(folder: Path) -> None:
+    assert run("run", "agents:counting", "hello", "--session", "mine", "--user", "alice").exit_code == 0
+    assert run("send", LOG, "mine", "more", "--user", "alice").exit_code == 0
+    refused = run("send", LOG, "mine", "more", "--user", "bob")
+    assert (refused.exit_code, "is another user's" in refused.stderr) == (1, True)
+    refused = run("run", "agents:counting", "hello", "--session", "mine", "--user", "bob")
+    assert "is another user's" in refused.stderr
+    with started("chat", "agents:counting", "--session", "talk", "--user", "bob") as process:
+        process.communicate("hello\n")
+    listed = json.loads(run("sessions", LOG, "--json").stdout)["sessions"]
+    assert [(each["session"], each["user"]) for each in listed] == [("mine", "alice"), ("talk", "bob")]
+    assert_sound(LOG)
+
+
 def test_ctrl_c_cancels_the_run_and_the_history_is_balanced(folder: Path) -> None:
     with started("run", "agents:plain", "both", "--session", "s") as process:
         read_until(process, "working a", "working b")
