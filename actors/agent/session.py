@@ -284,7 +284,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                     self._brought = None
             case RunCompleted() | RunFailed() | RunCancelled() as event:
                 self._dependencies.let_go(self.session, event.run)
-            case CancelRequested(run=run) if run is not None and (self.state.run is None or self.state.run.id != run):
+            case CancelRequested(run=run) if self.state.run is None or self.state.run.id != run:
                 self._dependencies.let_go(self.session, run)  # Its turn is still to come, and does nothing.
             case _:
                 pass

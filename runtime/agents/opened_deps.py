@@ -16,7 +16,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, cast
 
@@ -64,7 +64,8 @@ async def opened(source: object, of: str, stack: AsyncExitStack) -> object:
         raise ConfigError(
             f"the deps of {of} are a coroutine; give the function itself, which is called for each runtime"
         )
-    if inspect.isgenerator(made) or inspect.isasyncgen(made) or hasattr(type(made), "_recreate_cm"):
+    kind = cast("type[object]", type(made))
+    if issubclass(kind, Generator | AsyncGenerator) or hasattr(kind, "_recreate_cm"):
         raise ConfigError(f"the deps of {of} are a generator; put @asynccontextmanager above the function")
     return made
 

@@ -133,8 +133,8 @@ async def conversation_of(log: ReadableLog, session: str) -> tuple[str, list[Mes
             state = evolve_all(SESSION_CORE, events, state)
             last = next((event.request for event in reversed(events) if isinstance(event, ModelResponded)), last)
         messages = history(state)
-        names = {state.configuration.system_prompt} if state.configuration is not None else set()
-        more = {last.prepared_payload} if last is not None and last.prepared_payload is not None else set()
+        names = [state.configuration.system_prompt] if state.configuration is not None else []
+        more = [last.prepared_payload] if last is not None and last.prepared_payload is not None else []
         payloads = await store.read_payloads([*stored_hashes(messages), *names, *more])
         given = prepared_of(last, payloads).prompt if last is not None else None
         texts = (given, *(payloads[name].decode() for name in names))
