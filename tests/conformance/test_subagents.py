@@ -9,6 +9,7 @@ import pytest
 
 import refold
 from refold.actors import ManualClock
+from refold.events.core.pure_core import keys_of
 from refold.events.session.events import RunCancelled, ToolApprovalRequested
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.delegating import (
@@ -418,7 +419,7 @@ async def closed_at_once(runtime: refold.AgentRuntime, clock: ManualClock) -> No
 
 
 async def pending_in(log: EventStore) -> dict[str, tuple[str, ...]]:
-    return {head.stream: head.pending for head in await log.list_streams(prefix="session/")}
+    return {head.stream: keys_of(head.pending) for head in await log.list_streams(prefix="session/")}
 
 
 async def test_a_large_task_and_a_large_answer_are_passed_whole(memory: InMemoryStore) -> None:
