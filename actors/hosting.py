@@ -226,8 +226,8 @@ class SyncHosted(Generic[S, C]):
         """Send a command and forget it; see `Hosted.tell`."""
         self.asynchronous.tell(identifier, command)
 
-    ask = blocking(Hosted.ask)
-    read = blocking(Hosted.read)
+    ask = blocking(Hosted[S, C].ask)
+    read = blocking(Hosted[S, C].read)
 
 
 class SyncHost:
@@ -257,9 +257,13 @@ class SyncHost:
         Raises:
             ConfigError, PersistenceError: as there.
         """
-        does: Any = perform
+        work: Any = perform
         if perform is not None and not iscoroutinefunction(perform):
             plain = cast("Callable[[Any], object]", perform)
-            does = lambda effect: asyncio.to_thread(plain, effect)  # noqa: E731 - one line says it
-        hosted = self.loop_thread.run(lambda: self.asynchronous(kind, core, perform=does, on_event=on_event))
+
+            async def does(effect: Any) -> object:
+                return await asyncio.to_thread(plain, effect)
+
+            work = does
+        hosted = self.loop_thread.run(lambda: self.asynchronous(kind, core, perform=work, on_event=on_event))
         return SyncHosted(self.loop_thread, hosted)

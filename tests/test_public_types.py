@@ -55,7 +55,7 @@ class Plan(msgspec.Struct):
     goal: str
 
 
-def planner() -> refold.Agent[None, Plan]:
+def planner() -> refold.Agent[Any, Plan]:
     provider = refold.ScriptedProvider([refold.say('{"goal": "tea"}')] * 5)
     return assert_type(
         refold.Agent(config=refold.AgentConfig(model="m"), provider=provider, output_type=Plan),

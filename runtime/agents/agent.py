@@ -13,7 +13,7 @@ import asyncio
 import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -263,6 +263,12 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
 
 AnyAgent: TypeAlias = Agent[Any, Any]
 """An agent, whatever its types are."""
+
+
+def is_agent(given: object) -> TypeGuard[AnyAgent]:
+    """Tell whether something is an agent."""
+    return isinstance(given, Agent)
+
 
 SUBAGENT_DESCRIPTION = "Have the agent {name} carry out a task, and get its answer."
 

@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 from types import ModuleType
 from typing import TypeAlias, TypeGuard, cast
 
-from refold.agents.agent import Agent, AnyAgent
+from refold.agents.agent import AnyAgent, is_agent
 from refold.events.core.errors import ConfigError
 from refold.events.core.pure_core import PureCore
 from refold.inspection.kinds import GivenKind, StreamKind
@@ -39,7 +39,7 @@ def checked_source(found: object, name: str) -> AgentSource:
     Raises:
         ConfigError: it is neither an `Agent` nor a plain function that can be called without arguments.
     """
-    if isinstance(found, Agent):
+    if is_agent(found):
         return found
     if isinstance(found, type) or not callable(found):
         raise ConfigError(
@@ -67,7 +67,7 @@ def made_agent(source: AgentSource, name: str | None = None) -> AnyAgent:
     Raises:
         AgentNotMade: the function fails, or makes something else.
     """
-    if isinstance(source, Agent):
+    if not callable(source):
         return source
     called = name if name is not None else _name_of(source)
     try:
@@ -76,7 +76,7 @@ def made_agent(source: AgentSource, name: str | None = None) -> AnyAgent:
         raise
     except (Exception, SystemExit) as error:  # The border to the user's function, which may raise anything.
         raise AgentNotMade(f"making an agent with {called}() fails{failure_words(error)}") from error
-    if not isinstance(agent, Agent):
+    if not is_agent(agent):
         if inspect.iscoroutine(agent):
             agent.close()
         raise AgentNotMade(f"{called}() returned {agent!r:.80}, which is no Agent")
@@ -224,7 +224,7 @@ def _failed_import(name: str, error: BaseException) -> str:
 
 def _agents_in(module: ModuleType, attribute: str) -> str:
     """Return the end of a sentence that says which agents a module has."""
-    agents = sorted(name for name, value in vars(module).items() if isinstance(value, Agent))
+    agents = sorted(name for name, value in vars(module).items() if is_agent(value))
     close = difflib.get_close_matches(attribute, agents)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"

@@ -238,9 +238,9 @@ class SyncSession(Generic[Out_co]):
         """Its id in the log."""
         return self.asynchronous.id
 
-    send = blocking(Session.send)
+    send = blocking(Session[Out_co].send)
     remind = blocking(Session.remind)
-    next_turn = blocking(Session.next_turn)
+    next_turn = blocking(Session[Out_co].next_turn)
     step = next_turn
     cancel = blocking(Session.cancel)
     decide = blocking(Session.decide)

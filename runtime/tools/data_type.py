@@ -223,7 +223,7 @@ NO_KEYS = ((int,), (float,), (bool,), (bytes,), (tuple,))
 """Types of keys that objects of JSON cannot have."""
 
 
-def _has_no_form(made: type) -> bool:
+def _has_no_form(made: Any) -> bool:
     if issubclass(made, NO_DATA):
         return True
     if made is object or isabstract(made) or _is_of_pydantic(made) or issubclass(made, Mapping | Set | Sequence):
@@ -246,14 +246,15 @@ def parts_of(annotation: object) -> Iterator[object]:
         arguments = get_args(part)
         waiting += reversed(arguments[:1] if get_origin(part) is Annotated else arguments)
         waiting += [each for name in ("__value__", "__supertype__") if (each := getattr(part, name, None)) is not None]
-        waiting += _types_of_fields(get_origin(part) or part)
+        waiting += _types_of_fields(cast("Any", get_origin(part) or part))
 
 
-def _types_of_fields(made: object) -> list[object]:
+def _types_of_fields(made: Any) -> list[object]:
     """Return the types of the fields of a class that has some, none where they cannot be resolved."""
-    if not isinstance(made, type):
-        return []
-    if not (is_dataclass(made) or is_typeddict(made) or issubclass(made, msgspec.Struct) or hasattr(made, "_fields")):
+    kinds: Any = made if isinstance(made, type) else object
+    if not (
+        is_dataclass(kinds) or is_typeddict(kinds) or issubclass(kinds, msgspec.Struct) or hasattr(kinds, "_fields")
+    ):
         return []
     try:
         return list(get_type_hints(made, include_extras=True).values())

@@ -39,7 +39,7 @@ def with_stand_ins(agent: AgentSource) -> AgentSource:
         ConfigError: it is neither; or, later, the function fails or makes something else.
     """
     source = checked_source(agent, "what is to have stand-ins")
-    if isinstance(source, Agent):
+    if not callable(source):
         return _with_stubs(source, ())
     return lambda: _with_stubs(made_agent(source), ())
 
