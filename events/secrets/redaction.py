@@ -32,6 +32,7 @@ from refold.events.secrets.spellings import (
     ANY_ESCAPES,
     ESCAPES,
     LINE_ENDS,
+    STEP_ESCAPES,
     VALUE_CHARACTERS_MIN,
     Beginnings,
     Places,
@@ -52,6 +53,7 @@ REDACTED: Final = "[redacted]"
 PLAIN_MIN: Final = 64
 """More needles than this are first looked for in the long words of a text."""
 
+_SPACE: Final = re.compile(r"\s")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9+/=_.~-]+")
 
 CLEAN_MAX: Final = 8
@@ -153,7 +155,7 @@ class Redaction:
 
     def text_in_steps(self, text: str) -> Generator[None, None, str]:
         """As `text`, with pauses where it is long. A pattern looks through all of it in one step."""
-        if any(text is known for known in self._clean):
+        if not self or any(text is known for known in self._clean):
             return text
         cleaned = _replaced(text, (yield from self.spans_in_steps(text)))
         if cleaned is text and CLEAN_CHARACTERS[0] <= len(text) <= CLEAN_CHARACTERS[1]:
@@ -214,14 +216,15 @@ class Redaction:
                 if place is not None:
                     return True
                 yield
-        if self._plain and self._may_hold_plain(data.decode("latin-1")):
+        if not self._values or not (self._plain or b"%" in data or b"\\" in data):
+            return False
+        text = yield from decoded_in_steps(data, "replace")
+        if self._plain and (yield from self._may_hold_plain(text)):
             return True
-        if self._values and (b"%" in data or b"\\" in data):
-            text = yield from decoded_in_steps(data, "replace")
-            for place in self._escaped_spans(text):
-                if place is not None:
-                    return True
-                yield
+        for place in self._escaped_spans(text):
+            if place is not None:
+                return True
+            yield
         return False
 
     def require_none(self, text: str, what: str) -> None:
@@ -241,15 +244,12 @@ class Redaction:
         """As `spans`, with pauses where it is long. A pattern looks through all of it in one step."""
         spans: list[tuple[int, int]] = []
         start = 0
-        for segment in text.split(REDACTED):  # What was redacted before is left, also by patterns that it fits.
-            found: list[tuple[int, int]] = []
-            for place in self._places(segment):
-                if place is None:
-                    yield
-                else:
-                    found.append((start + place[0], start + place[1]))
-            spans += _merged(found)
-            start += len(segment) + len(REDACTED)
+        # What was redacted before is left, also by patterns that it fits.
+        for redacted in (*(yield from _places_of(found_in(text, REDACTED))), (len(text), len(text))):
+            segment = text[start : redacted[0]]
+            found = yield from _places_of(self._places(segment))
+            spans += _merged([(start + first, start + last) for first, last in found])
+            start = redacted[1]
         return spans
 
     def _places(self, text: str) -> Places:
@@ -286,16 +286,25 @@ class Redaction:
 
     # Where the secrets are in one text
 
-    def _may_hold_plain(self, text: str) -> bool:
+    def _may_hold_plain(self, text: str) -> Generator[None, None, bool]:
         """Tell whether one of the needles that are words is in a text. Of prose only few words are long enough."""
-        words = [word for word in text.split() if len(word) >= self._plain_size]
-        runs = "\n".join(run for word in words for run in self._runs.findall(word))
-        return bool(runs) and any(needle in runs for needle in self._plain)
+        start = 0
+        while start < len(text):
+            space = _SPACE.search(text, start + STEP_ESCAPES)
+            end = space.end() if space is not None else len(text)
+            words = [word for word in text[start:end].split() if len(word) >= self._plain_size]
+            runs = "\n".join(run for word in words for run in self._runs.findall(word))
+            if runs and any(needle in runs for needle in self._plain):
+                return True
+            start = end
+            if start < len(text):
+                yield
+        return False
 
     def _literal_spans(self, text: str) -> Places:
         if len(text) < self._shortest:
             return
-        plain = self._plain if self._plain and self._may_hold_plain(text) else ()
+        plain = self._plain if self._plain and (yield from self._may_hold_plain(text)) else ()
         for needle in (*self._others, *plain):
             yield from found_in(text, needle)
 
@@ -389,6 +398,17 @@ class Redaction:
         if not isinstance(value, str):
             return value
         return _replaced(value, _merged([*filter(None, (*self._literal_spans(value), *self._escaped_spans(value)))]))
+
+
+def _places_of(places: Places) -> Generator[None, None, list[tuple[int, int]]]:
+    """Return places as a list, with pauses."""
+    found: list[tuple[int, int]] = []
+    for place in places:
+        if place is None:
+            yield
+        else:
+            found.append(place)
+    return found
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
