@@ -68,7 +68,7 @@ async def inputs(count: int, folder: Path) -> dict[str, float]:
         session = await runtime.session("s")
         clock = Clock()
         sending = [asyncio.create_task(session.send(f"input {number}")) for number in range(count)]
-        await all_wait(session, count)
+        await all_wait(session, sending)
         found |= clock.read("accepted")
         model.gate.set()
         ended = await asyncio.gather(*sending, return_exceptions=True)
@@ -78,7 +78,7 @@ async def inputs(count: int, folder: Path) -> dict[str, float]:
     async with runtime_of(folder / "again.db", model.answer) as runtime:
         session = await runtime.session("s")
         sending = [asyncio.create_task(session.send(f"input {number}")) for number in range(count)]
-        await all_wait(session, count)
+        await all_wait(session, sending)
     await asyncio.gather(*sending, return_exceptions=True)
     clock = Clock()
     async with runtime_of(folder / "again.db", model.answer) as runtime:
@@ -86,10 +86,13 @@ async def inputs(count: int, folder: Path) -> dict[str, float]:
         return found | clock.read("reopened")
 
 
-async def all_wait(session: Session, count: int) -> None:
-    """Return when all inputs but the one that is being answered wait."""
-    while await session._access.read(lambda state: len(state.queue)) < count - 1:
-        await SystemClock().sleep(0.01)
+async def all_wait(session: Session, sending: list[asyncio.Task[Any]]) -> None:
+    """Return when all inputs wait, but for the one that is being answered and those that were refused."""
+    while True:
+        await SystemClock().sleep(0.1)
+        refused = sum(task.done() for task in sending)
+        if await session._access.read(lambda state: len(state.queue)) >= len(sending) - refused - 1:
+            return
 
 
 async def sessions(count: int, folder: Path) -> dict[str, float]:

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import importlib.util
 import os
+import ssl
 import subprocess
 import sys
 import traceback
@@ -17,7 +18,7 @@ import pytest
 
 from refold import ConfigError, ModelResponse, ProviderError, TextDelta, say
 from refold.providers import HttpLimits, HttpProvider, HttpTimeouts, Secret
-from refold.providers.http.client import IDLE_S
+from refold.providers.http.client import IDLE_S, encryption
 from tests.providers.failures import CALL_IDS, CALLS, FAILURES, Failure
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, Stream, piece, served, streamed
 from tests.providers.loopback import PATIENCE_S, End, Loopback, Step, answer, chunk, event_stream, json_answer
@@ -55,6 +56,13 @@ async def test_a_request_goes_out_as_the_format_says_with_the_key_and_our_name()
     assert request.headers["accept"] == "application/json"
     assert request.headers["accept-encoding"] == "identity"
     assert request.headers["user-agent"].startswith("refold/")
+
+
+@pytest.mark.parametrize(("needed", "trust_env"), [(True, False), (True, True), (False, False)])
+def test_certificates_and_the_names_in_them_are_always_checked(needed: bool, trust_env: bool) -> None:
+    context = encryption(needed=needed, trust_env=trust_env)
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert bool(context.cert_store_stats()["x509_ca"]) == needed
 
 
 async def test_own_headers_and_the_base_urls_query_go_with_each_request() -> None:
