@@ -348,9 +348,10 @@ def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: Cou
 
 def middle_left_out(text: str, shown: float) -> str:
     """Return the beginning and the end of a text, and between them how much is left out."""
+    if shown >= 1:
+        return text
     half = int(len(text) * shown / 2)
-    left_out = len(text) - 2 * half
-    return text if left_out <= 0 else f"{text[:half]}\n\n(… {left_out:,} characters …)\n\n{text[len(text) - half :]}"
+    return f"{text[:half]}\n\n(… {len(text) - 2 * half:,} characters …)\n\n{text[len(text) - half :]}"
 
 
 def _first_unanswered(messages: Sequence[Message]) -> int:
