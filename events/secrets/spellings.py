@@ -80,6 +80,10 @@ def _meaning(spelled: str) -> str:
     return _SHORT_ESCAPES[spelled[-1]]
 
 
+def _no_text(_: str) -> str:
+    return ""
+
+
 _SHORT_ESCAPES = {"/": "/", '"': '"', "'": "'", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "\\": ""}
 _HEX = re.compile(r"(?<=[uxU])[0-9a-fA-F]+\Z")
 _CODE = r"\\(?<!\\\\)\\*+(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|U[0-9a-fA-F]{8}|%s)|%%(?:25){0,3}[0-9a-fA-F]{2}"
@@ -94,7 +98,7 @@ follow each other, nobody knows how often they were escaped."""
 _LINE = "[A-Za-z0-9+/_-]{16}"
 LINE_ENDS: Final = Escapes(
     re.compile(rf"[\r\n\\](?<={_LINE}[\r\n\\])(?:(?<=\r)\n|(?<=\\)\\*(?:r\\+)?n|(?<=[\r\n]))[ \t]*(?=[A-Za-z0-9+/_-])"),
-    lambda _: "",
+    _no_text,
     re.compile(r"[^\\\s]{2}"),
     re.compile(rf"(?<={_LINE})(?:\r?\n?|\\+(?:r\\*)?n?)[ \t]*\Z"),
 )

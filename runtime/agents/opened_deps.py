@@ -64,8 +64,7 @@ async def opened(source: object, of: str, stack: AsyncExitStack) -> object:
         raise ConfigError(
             f"the deps of {of} are a coroutine; give the function itself, which is called for each runtime"
         )
-    kind = cast("type[object]", type(made))
-    if issubclass(kind, Generator | AsyncGenerator) or hasattr(kind, "_recreate_cm"):
+    if _is_generator(made):
         raise ConfigError(f"the deps of {of} are a generator; put @asynccontextmanager above the function")
     return made
 
@@ -149,3 +148,8 @@ def _is_factory(source: object) -> bool:
 
 def _is_context_manager(source: object) -> bool:
     return hasattr(type(source), "__aenter__") and hasattr(type(source), "__aexit__")
+
+
+def _is_generator(made: object) -> bool:
+    kind = type(made)
+    return issubclass(kind, Generator | AsyncGenerator) or hasattr(kind, "_recreate_cm")

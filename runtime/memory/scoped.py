@@ -95,9 +95,9 @@ class ScopedObject(StreamObject[S, C, E]):
         if self._is_part or self._past or scope == "agent":
             return self
         if not isinstance(scope, str):
-            owner: object = scope(context)
+            owner = scope(context)
             try:
-                return self._part("scope", cast("str", owner))
+                return self._part("scope", owner)
             except ConfigError as error:
                 raise AgentMemoryError(
                     f"the scope of {self!r} gave {owner!r:.60} for {context.session!r}: {error}"
@@ -119,7 +119,7 @@ class ScopedObject(StreamObject[S, C, E]):
 
     def _made_part(self, name: str) -> Self:
         part = copy.copy(self)
-        StreamObject.__init__(part, name, self._clock)
+        super(ScopedObject, part).__init__(name, self._clock)
         part._forget_derived()
         part._is_part, part._parts, part._settled = True, OrderedDict(), None
         part._ref = self._ref.system.ref(part.stream) if self._ref is not None else None

@@ -273,7 +273,7 @@ class CoreReplay(Generic[S, E]):
     def _in_pending(
         self, batch: Sequence[StoredEvent], now: tuple[str, ...], wanted: Sequence[Effect]
     ) -> Divergence | None:
-        recorded = batch[0].pending or ()
+        recorded = tuple(batch[0].pending or ())
         keys, keys_now = keys_of(recorded), keys_of(now)
         difference = difference_of(keys, keys_now, "pending")
         left, right = json_of(keys), json_of(keys_now)

@@ -6,7 +6,7 @@ the state in which the recorded one was: what user code was given is in the log,
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import msgspec
 
@@ -109,7 +109,7 @@ class PastRecalling(Recalling):
         """Why its memories cannot be asked, in words; None = they can."""
         for field in ("memory", "working_memory"):
             given = getattr(self._agent, field)
-            if given is not None and not isinstance(given, StreamObject):
+            if given is not None and not _is_of_the_log(given):
                 return f"the agent's {field} is not one of the log, so that it cannot be asked what it held then"
         return None
 
@@ -124,7 +124,7 @@ class PastRecalling(Recalling):
         changed = False
         for field in ("memory", "working_memory"):
             given = getattr(self._agent, field)
-            if not isinstance(given, StreamObject):
+            if not _is_of_the_log(given):
                 continue
             seen = seen_in(given, context)
             then = self._then.get(field)
@@ -464,3 +464,7 @@ async def _whole(content: Sequence[ResultContent], store: EventStore) -> tuple[G
         cast("GivenContent", whole_block(block.hash, payloads)) if isinstance(block, StoredBlock) else block
         for block in content
     )
+
+
+def _is_of_the_log(memory: object) -> TypeGuard[StreamObject[Any, Any, Any]]:
+    return isinstance(memory, StreamObject)

@@ -503,8 +503,10 @@ class Session(Generic[Out_co]):
             PersistenceError: the log cannot be read.
         """
         first = await self._context.recorded_after(self.id, 0, 1)
-        whose = await self._access.read(lambda state: (state.user, dict(state.metadata))) if first else (None, {})
-        return metadata_in(first[0], *whose) if first else None
+        if not first:
+            return None
+        user, metadata = await self._access.read(lambda state: (state.user, dict(state.metadata)))
+        return metadata_in(first[0], user, metadata)
 
     async def describe(self, *, user: str | None = None, metadata: Mapping[str, str | None] | None = None) -> None:
         """Say whose the session is, and what the application has to say of it; return when that is durable.

@@ -271,9 +271,11 @@ def asked(request: refold.ModelRequest) -> tuple[str, list[Message]]:
 
 async def test_a_part_that_left_memory_is_read_again_and_found_whole() -> None:
     world, clock = World(), ManualClock()
-    options = {"inbox_poll_s": 0, "clock": clock, "passivate_after_s": 1, "snapshot_every": 2}
-    async with refold.AgentRuntime(world.main, **options) as runtime:  # type: ignore[arg-type]
-        part, facts, working, graph = (each.of(user="alice") for each in world.stores)
+    async with refold.AgentRuntime(
+        world.main, inbox_poll_s=0, clock=clock, passivate_after_s=1, snapshot_every=2
+    ) as runtime:
+        part, facts = world.memory.of(user="alice"), world.facts.of(user="alice")
+        working, graph = world.working.of(user="alice"), world.graph.of(user="alice")
         for number in range(4):
             await part.add_episode("agent", f"tea {number}")
             await facts.put(f"tea {number}", "green")
