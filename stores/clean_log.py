@@ -18,6 +18,7 @@ LOGGERS: Final = (
     "refold.approval",
     "refold.commands",
     "refold.inbox",
+    "refold.memory",
     "refold.metrics",
     "refold.model",
     "refold.objects",

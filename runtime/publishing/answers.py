@@ -63,6 +63,16 @@ class AnswerSoFar:
             if known == 0 or known < len(text):
                 yield self._piece(delta_with_text(part.delta, text[known:]), part.offset + known)
 
+    def count_after(self, offset: int) -> int:
+        """Return how many pieces, as they came, are not wholly among so many characters."""
+        count = 0
+        for part in self._parts:
+            begins = part.offset
+            for text in part.texts:
+                count += max(begins, begins + len(text) - 1) >= offset
+                begins += len(text)
+        return count
+
     def _piece(self, delta: Delta, offset: int) -> Streamed:
         return Streamed(
             session=self._session, run=self._run, turn=self._turn, asked=self.asked, offset=offset, delta=delta

@@ -119,6 +119,10 @@ class Subscription:
         """Up to which version events are in the queue, or were yielded, of one session."""
         self._owes_answer = False
         """Whether the answer that is streamed now comes next, since the reader began in the log."""
+        self._held: AnswerSoFar | None = None
+        """The answer of which pieces wait until the reader, who began in the log, has come so far."""
+        self.joined = 0
+        """So many pieces came within others, of an answer that had begun when the reader came so far."""
         self._ended = False
         self._reader: asyncio.Future[None] | None = None
         self._busy = False
@@ -139,6 +143,7 @@ class Subscription:
         assert self.session is not None
         self._items.clear()
         self._missed = 0
+        self._held = self._publisher.answer_so_far(self.session)
         self._taken = after_version
         self._behind[self.session] = _Behind(after_version, after_version, open_ended=True)
         self._wake()
@@ -184,6 +189,7 @@ class Subscription:
             return
         behind = self._behind.get(item.session)
         if isinstance(item, Streamed) and (self._owes_answer or (behind is not None and behind.open_ended)):
+            self._hold(self._publisher.answer_so_far(item.session))
             self._wake()
             return  # It is part of the answer so far, which comes behind what is read from the log.
         if item.session in self._behind or not self._has_room():
@@ -193,8 +199,10 @@ class Subscription:
         self._wake()
 
     def end(self) -> None:
-        """Take nothing more; what waits is still yielded."""
+        """Take nothing more; what waits is still yielded, but no part of an answer that the reader is not at yet."""
         self._ended = True
+        self._owes_answer = False
+        self._hold(None)
         self._wake()
 
     def close(self) -> None:
@@ -203,6 +211,7 @@ class Subscription:
             self._closed = True
             self._items.clear()
             self._behind.clear()
+            self._held = None
             self._publisher.drop(self)
             self._wake()
 
@@ -294,22 +303,38 @@ class Subscription:
             if self.session is not None:
                 self._taken = behind.after
         if len(page) < limit:
-            self._owes_answer = self._owes_answer or behind.open_ended
+            self._owes_answer = self._owes_answer or (behind.open_ended and not self._ended)
             behind.open_ended = False
         caught_up = behind.after >= behind.upto and not behind.open_ended
         if caught_up or (not page and known > behind.after):  # Or the log has lost what was published.
             del self._behind[session]
 
+    def _hold(self, answer: AnswerSoFar | None) -> None:
+        """Hold back the pieces of an answer; those of another one that is over by now are missed."""
+        over, self._held = self._held, answer
+        if over is not None and over is not answer and self._is_wanted(over):
+            self._missed += over.count_after(self._known_of(over))
+
     def _take_answer(self) -> None:
         """Put in what the reader does not know of the answer that is streamed now."""
         self._owes_answer = False
         answer = self._publisher.answer_so_far(self.session) if self.session is not None else None
-        if answer is None:
-            return
-        known = self._known.asked == answer.asked and self._known.version >= answer.since
-        for item in answer.after(self._known.offset if known else 0):
-            if self.wants is None or self.wants(item):
-                self._items.append(item)
+        self._hold(answer)
+        self._held = None
+        if answer is not None and self._is_wanted(answer):
+            known = self._known_of(answer)
+            pieces = list(answer.after(known))
+            self.joined += answer.count_after(known) - len(pieces)
+            for piece in pieces:
+                self._append(piece)
+
+    def _is_wanted(self, answer: AnswerSoFar) -> bool:
+        return self.wants is None or all(map(self.wants, answer.after(0)))
+
+    def _known_of(self, answer: AnswerSoFar) -> int:
+        """Return how many characters of an answer the reader has had."""
+        known = self._known
+        return known.offset if known.asked == answer.asked and known.version >= answer.since else 0
 
     def _too_late(self, session: SessionId, after: int) -> ActorStopped:
         self.close()

@@ -175,6 +175,7 @@ class Watching:
                     await asyncio.sleep(min(self._act.pause_s, max(0.0, end_s - loop.time())))
             finally:
                 leaving.cancel()
+            self._passing += slow.joined
             told = self._passing - passing + self._missed - missed
             there_were, last = await passed_by
             if told != there_were:
@@ -214,4 +215,4 @@ async def _count_passing(subscription: Subscription) -> tuple[int, int]:
                 passed_by += count
             case _:
                 passed_by += 1
-    return passed_by, version
+    return passed_by + subscription.joined, version

@@ -224,7 +224,7 @@ async def test_a_check_of_arguments_that_breaks_fails_the_run(log: EventStore, m
 async def test_what_shows_pieces_may_fail_and_disturbs_no_answer(
     log: EventStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise LookupError("of the observer")
 
     async with opened(log, provider=Streams(HI, refold.say("hi")), config=STREAMING) as (runtime, session):

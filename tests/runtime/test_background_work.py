@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,15 @@ NEEDED = OPENING | {
         "model/agent",
         "model/agent model:N",
     ),
-    *("resume open runs", "session/s", "snapshots", "tool/look", "tool/look s/call_N_N", "tool/pay"),
+    *(
+        "what agents depend on",
+        "resume open runs",
+        "session/s",
+        "snapshots",
+        "tool/look",
+        "tool/look s/call_N_N",
+        "tool/pay",
+    ),
     *("tool/pay s/call_N_N", "watch of events.db.inbox", "work on events.db.inbox", "write step snapshots"),
 }
 """Tasks without which a caller would wait in vain."""
@@ -140,6 +149,11 @@ def till() -> Any:
     return look
 
 
+@asynccontextmanager
+async def open_deps() -> AsyncGenerator[str, None]:
+    yield "the till"
+
+
 async def again(attempt: Callable[[], Any]) -> Any:
     """Return what an attempt gives; it may fail twice: with an error of ours, or where its own task is cancelled."""
     for _ in range(2):
@@ -160,6 +174,7 @@ async def play(log: Path, watched: Watched) -> None:
         config=config,
         provider=provider,
         tools=[pay],
+        deps=open_deps,
         memory=memory,
         approval=lambda session, request: None,
     )

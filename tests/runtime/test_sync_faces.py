@@ -34,6 +34,7 @@ NOT_FOR_THREADS = {
         "expect",
         "go_back",
         "end",
+        "joined",
         "put_event",
         "put_passing",
         "restart",

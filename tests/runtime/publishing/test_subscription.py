@@ -49,8 +49,8 @@ class Log:
         if published:
             self.hub.recorded(session, [written[-1]])
 
-    def stream(self, text: str, session: SessionId = ALICE) -> None:
-        self.hub.streamed(session, RunId("run_1"), 1, TextDelta(text), asked=1)
+    def stream(self, text: str, session: SessionId = ALICE, *, begins: bool = False) -> None:
+        self.hub.streamed(session, RunId("run_1"), 1, TextDelta(text), asked=1, begins=begins)
 
     async def read(self, session: SessionId, after: int, limit: int) -> list[RecordedSessionEvent]:
         self.limits.append(limit)
@@ -114,12 +114,25 @@ SCENARIOS: dict[str, tuple[str, dict[str, int], str, list[Any]]] = {
         *("", {"after_version": 0}, "hold begin-1 + free join"),
         [1],
     ),
+    "pieces of an answer that is over before its reader has come so far are counted, those of the next one come": (
+        *("+ +", {"after_version": 0}, "hold begin-2 a b again-c d free join take-2 end"),
+        [1, 2, Missed(2), "cd"],
+    ),
+    "an answer that had begun before its reader came is counted too": (
+        *("+ a b", {"after_version": 0}, "hold begin-1 c over free join + end"),
+        [1, 2, Missed(3)],
+    ),
+    "what was held back of an answer when all ends is counted": (
+        *("+ a", {"after_version": 0}, "b end"),
+        [Missed(2), 1],
+    ),
     "an event that was not published is read before the next one": ("", {}, "+ - + take-3", [1, 2, 3]),
 }
 """What happens before and after a subscription is made, and what it yields.
 
 An event is written and published (`+`), only written (`-`), or published later (`late`); other words are pieces of
-text. So many items are taken, or begun to be taken until `join`; reads of the log wait from `hold` to `free`.
+text, of another attempt at the answer behind `again-`; `over` says that the answer failed. So many items are taken, or
+begun to be taken until `join`; reads of the log wait from `hold` to `free`.
 """
 
 
@@ -127,7 +140,10 @@ text. So many items are taken, or begun to be taken until `join`; reads of the l
 async def test_a_scenario(before: str, options: dict[str, int], steps: str, expected: list[Any]) -> None:
     log, seen = Log(), list[Any]()
     for word in before.split():
-        log.write(published=word == "+")
+        if word in "+-":
+            log.write(published=word == "+")
+        else:
+            log.stream(word)
     follower = log.follow(ALICE, **options)
     for word in steps.split():
         name, _, count = word.partition("-")
@@ -138,6 +154,10 @@ async def test_a_scenario(before: str, options: dict[str, int], steps: str, expe
                 log.hub.recorded(ALICE, [log.events[ALICE][-1]])
             case "report":
                 log.hub.progressed(ALICE, "call_1_0", {"done": 0.5})
+            case "again":
+                log.stream(count, begins=True)
+            case "over":
+                log.hub.session_failed(ALICE, "over")
             case "take":
                 seen += await taken(follower, int(count))
             case "begin":
@@ -173,7 +193,7 @@ async def test_each_subscription_sees_its_session_or_all() -> None:
 
 
 @given(
-    st.lists(st.sampled_from(["alice", "bob", "piece", "read", "turn"]), max_size=60),
+    st.lists(st.sampled_from(["alice", "bob", "piece", "attempt", "read", "turn"]), max_size=60),
     st.integers(1, 4),
     st.sampled_from([ALICE, None]),
     st.booleans(),
@@ -192,8 +212,8 @@ def test_whatever_the_pace_no_event_is_lost_or_comes_twice_and_no_more_than_the_
             match step:
                 case "alice" | "bob":
                     log.write(SessionId(step))
-                case "piece":
-                    log.stream("x")
+                case "piece" | "attempt":
+                    log.stream("x", begins=step == "attempt")
                     pieces += 1
                 case "read":
                     if all(read.done() for read in reads):
