@@ -339,7 +339,7 @@ def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: Cou
             best = SummaryPlan(place, gained, keeps_input, before)
             if left <= keep_tokens and best.tokens >= enough:
                 break
-    if best is None or best.tokens < enough or most < room // SUMMARY_HALVINGS_MAX:
+    if best is None or best.tokens < enough or most < max(1, room // SUMMARY_HALVINGS_MAX):
         return None
     if too_long and best.size > most:
         return SummaryPlan(best.replaced, best.tokens, best.keeps_input, most, most / best.size)

@@ -184,3 +184,18 @@ def test_a_late_result_of_a_call_that_was_summarised_is_still_known(session: Ses
     session.tell(summary_of(session, 5, summary=(said("user", "All."), session.state.messages[2])))
     (late,) = session.tell(RecordToolResult(call=call, content=(say("seen twice"),)))
     assert isinstance(late, ToolResultLate)
+
+
+@pytest.mark.parametrize("room", [1, 7, 31, 32, 900])
+def test_what_is_too_long_for_a_summary_is_halved_until_there_is_none(room: int) -> None:
+    """Also where there is so little room that a summary of half of it would be made of nothing."""
+    messages = [said("user", "x" * 8_000), said("assistant", "y" * 8_000), said("user", "z" * 8_000)]
+    sizes, too_long = list[int](), 0
+    while len(sizes) < 40:
+        context = Context(system_prompt="", messages=messages, latest_input=2, unsummarised=too_long)
+        plan = summary_plan(context, room, room // 2, message_tokens)
+        if plan is None:
+            break
+        sizes.append(too_long := plan.size)
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert len(sizes) <= 13
