@@ -3,20 +3,24 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 
 from refold.scenarios import Scenario, Simulator, strategies
 from tests.planted_faults.faults import search
 from tests.scenarios.rehearsed import agent
 
 
-@settings(max_examples=6)
+FOUND = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A scenario that breaks a promise is reported at once: to shrink it takes minutes."""
+
+
+@settings(max_examples=6, phases=FOUND)
 @given(strategies.scenarios())
 def test_any_scenario_breaks_nothing(scenario: Scenario) -> None:
     Simulator(agent()).run(scenario).raise_if_broken()
 
 
-@settings(max_examples=5)
+@settings(max_examples=5, phases=FOUND)
 @given(strategies.scenarios(wire="anthropic"))
 def test_any_scenario_over_a_network_breaks_nothing(scenario: Scenario) -> None:
     Simulator(agent()).run(scenario).raise_if_broken()
