@@ -9,7 +9,6 @@ from refold.scenarios import Scenario, Simulator, strategies
 from tests.planted_faults.faults import search
 from tests.scenarios.rehearsed import agent
 
-
 FOUND = (Phase.explicit, Phase.reuse, Phase.generate)
 """A scenario that breaks a promise is reported at once: to shrink it takes minutes."""
 
