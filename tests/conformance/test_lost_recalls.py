@@ -134,7 +134,7 @@ class Dying(EpisodicStore):
         super().note_recalled(ids, key)
 
 async def main():
-    memory = Dying()
+    memory = Dying(scope="agent")
     memory.add_episode("agent", "Anna prefers tea.")
     runtime = AgentRuntime(
         AgentConfig(model="m"), provider=ScriptedProvider([say("Tea.")] * 3), memory=memory, log=sys.argv[1]
