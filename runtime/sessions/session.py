@@ -162,7 +162,7 @@ class Session(Generic[Out_co]):
         if sent.run is None:
             sent.result()
         assert sent.run is not None
-        return RunHandle(self._access, sent.run)
+        return RunHandle(access, sent.run)
 
     async def run(self, run: RunId | str | None = None, *, key: str | None = None) -> RunHandle[Out_co]:
         """Return a run of the session, which may be queued, under way, or over.

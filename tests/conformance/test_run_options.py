@@ -113,6 +113,7 @@ class Trip(msgspec.Struct):
 
 async def test_the_answer_of_one_run_may_be_of_a_type_of_its_own(log: EventStore) -> None:
     script = [say("Soon."), say('{"city": "Rome"}'), say('Here: {"city": "Rome", "days": 2}'), say("Two days.")]
+    script.append(say('{"city": "Oslo", "days": 3}'))
     async with opened(log, *script, **options()) as (runtime, session):
         result = await session.send("Plan a trip.", output_type=Trip)
         assert result.parsed(Trip) == Trip("Rome", 2)
@@ -125,6 +126,8 @@ async def test_the_answer_of_one_run_may_be_of_a_type_of_its_own(log: EventStore
         told = [str(request.messages[-1].text) for request in again]
         assert ["holds no JSON" in told[0], "days" in told[1]] == [True, True]
         assert (await recorded_request(log, "s", 5)).request.system_prompt == first.system_prompt
+        handle = await session.submit("Plan another.", output_type=Trip)
+        assert cast("object", (await handle.result()).output) == Trip("Oslo", 3)
 
 
 async def test_the_type_of_a_run_holds_after_a_crash_and_beside_that_of_the_agent(memory: InMemoryStore) -> None:
