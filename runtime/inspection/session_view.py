@@ -131,8 +131,11 @@ async def list_names(store: EventStore, **wanted: Unpack[SessionsWanted]) -> lis
 
 
 def checked_page(wanted: SessionsWanted) -> int | None:
-    """Return the most sessions of a list, or raise ConfigError where that, or the one before, can be none."""
+    """Return the most sessions of a list, or raise ConfigError where that, the one before or another name is none."""
     limit, after = wanted.get("limit"), wanted.get("after")
+    if strange := sorted(wanted.keys() - SessionsWanted.__annotations__.keys()):
+        names = ", ".join(SessionsWanted.__annotations__)
+        raise ConfigError(f"sessions are not listed by {strange[0]!r}; they are by {names}")
     if limit is not None and (type(limit) is not int or limit < 1):
         raise ConfigError(f"the limit of a list must be a whole number of at least 1, not {limit!r:.60}")
     if after is not None and not isinstance(after, str):

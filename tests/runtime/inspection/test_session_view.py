@@ -133,7 +133,7 @@ async def found_as_wanted(log: Any) -> dict[str, tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"status": "well"}, {"limit": 0}, {"limit": True}, {"after": 7}, {"since": "yesterday"}]
+    "wrong", [{"status": "well"}, {"limit": 0}, {"limit": True}, {"after": 7}, {"since": "yesterday"}, {"usr": "alice"}]
 )
 async def test_what_no_list_can_have_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError):
