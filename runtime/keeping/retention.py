@@ -219,10 +219,11 @@ async def _due(
         others = [each.session for each in family if each.session != root]
         heads = [await store.head(f"{SESSION_KIND}/{session}") for session in (root, *others)]
         due.append([head for head in heads if head is not None])
+    owners = {named: family for family in due for named in names_of([_session(family[0])])}
     for part in await parts_of(store, "session", [_session(family[0]) for family in due]):
         owner = part_in(kind_and_identifier(part.stream)[1])
         assert owner is not None
-        next(family for family in due if (owner.hashed, owner.owner) in names_of([_session(family[0])])).append(part)
+        owners[owner.hashed, owner.owner].append(part)
     return due, tuple(each.session for each in listed.values() if each.status == "damaged")
 
 
