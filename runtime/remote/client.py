@@ -360,6 +360,8 @@ class _Round:
                 said, batch = decided(state, self._session, described, now_us, self._redaction)
                 first = [] if isinstance(said, Recorded) else [batch]
             planned, batch = decided(state, self._session, command, now_us, self._redaction)
+            if isinstance(planned, Recorded) and first and self._ahead:
+                return state
             if isinstance(planned, Recorded):
                 if first:
                     await self._store.append(first)

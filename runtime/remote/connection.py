@@ -446,23 +446,24 @@ class ConnectedSession:
         self, command: InboxCommand, key: str | None, *, patience_s: float | None = None, may_begin: bool = False
     ) -> Given:
         """Give a command to the owner, and wait for its outcome; raise CommandRejected if it was refused."""
-        connection = self.connection
         if self._described is not None:
             async with self._log():
                 pass
-        await connection.wait_for_file()
+        await self.connection.wait_for_file()
         given = await give(
-            connection.log,
+            self.connection.log,
             self.id,
             command,
             key=key,
-            timeout_s=connection.patience_s if patience_s is None else patience_s,
-            clock=connection.clock,
+            timeout_s=self.connection.patience_s if patience_s is None else patience_s,
+            clock=self.connection.clock,
             may_begin=may_begin,
             wait_for_runtime=may_begin,
         )
         if isinstance(given.outcome, Refused):
             raise CommandRejected(given.outcome.message)
+        if may_begin and self._described is not None:  # Said once: what is said of the session elsewhere stays.
+            self._described = describe_command(self._described.user, None)
         return given
 
 

@@ -183,11 +183,13 @@ class Inbox:
         cleaned = _cleaned(command)
         if not isinstance(cleaned, InboxSetAside | InboxDelete):  # What that means stands in the log.
             session_command(cleaned, key)
+        keyed = msgspec.structs.replace(cleaned, metadata={}) if isinstance(cleaned, InboxSend) else cleaned
         row, new = await self.file.add(
             checked_identifier(session, "session id"),
             clean_text(key),
             msgspec.json.encode(cleaned),
             self._clock.now_us(),
+            keyed=msgspec.json.encode(keyed),
         )
         return _entry(row, new)
 

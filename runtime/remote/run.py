@@ -16,7 +16,7 @@ from refold.actors.sync.loop_thread import LoopThread, blocking, next_or_none
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.publishing.notifications import RecordedSessionEvent
-from refold.remote.follow import follow_run
+from refold.remote.follow import POLL_S, follow_run
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import input_of, place_of
 from refold.sessions.sent_input import RunEvents
@@ -145,7 +145,9 @@ class ConnectedRun:
                     return
 
     async def _taken(self) -> RunId:
-        while self.run is None:
+        self.run = self.run or await self._take()
+        while self.run is None:  # It is asked again after a pause: a connection may have no patience of its own.
+            await self._session.connection.clock.sleep(POLL_S)
             self.run = await self._take()
         return self.run
 

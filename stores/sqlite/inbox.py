@@ -166,14 +166,16 @@ class InboxFile:
             return None
         return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
-    async def add(self, session: str, key: str, command: bytes, at: int) -> tuple[InboxRow, bool]:
+    async def add(
+        self, session: str, key: str, command: bytes, at: int, *, keyed: bytes | None = None
+    ) -> tuple[InboxRow, bool]:
         """Add a row and return it, once it is durable, or the row that the session has under the key already.
 
-        The second value says whether the row is new.
+        The second value says whether the row is new. `keyed` is what of the command the key stands for; None = all.
         """
         if len(command) > COMMAND_BYTES_MAX:
             raise CommandRejected(f"the command has {len(command):,} bytes; an inbox takes {COMMAND_BYTES_MAX:,}")
-        digest = hashlib.sha256(command).digest()
+        digest = hashlib.sha256(command if keyed is None else keyed).digest()
 
         def insert(connection: sqlite3.Connection) -> tuple[InboxRow, bool]:
             inserted = connection.execute(

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from tests.runtime.remote.conftest import begun, runtime_of
 T = TypeVar("T")
 
 
-async def hurried(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:
+async def hurried(clock: ManualClock, work: Awaitable[T]) -> T:
     """Let time pass whenever a caller waits for it, until `work` is done.
 
     In small steps: while the log is read in a thread, the end of all patience may be the only thing that is waited for.
@@ -125,7 +125,8 @@ async def test_a_run_is_submitted_found_awaited_read_and_cancelled_from_another_
 
 async def test_a_run_whose_input_waits_for_a_runtime_is_the_one_of_its_key(log: Path) -> None:
     await begun(log, "other")
-    session = refold.connect(log, patience_s=0).session("s")
+    clock = ManualClock()
+    session = refold.connect(log, patience_s=0, clock=clock).session("s")
     handle = await session.submit("go", key="k")
     assert (handle.id, handle.run) == (None, None)
     assert await session.approvals() == []
@@ -133,9 +134,40 @@ async def test_a_run_whose_input_waits_for_a_runtime_is_the_one_of_its_key(log: 
     with pytest.raises(refold.CommandRejected, match="no run to cancel"):
         await handle.cancel()
     waiting = asyncio.create_task(handle.result())
+    while not clock.waiting():  # noqa: ASYNC110 - It asks again after a pause.
+        await asyncio.sleep(0)
     async with runtime_of(log):
-        assert (await waiting).run == "run_3"
+        assert (await hurried(clock, waiting)).run == "run_3"
         assert handle.id == "s/run_3"
+
+
+async def test_metadata_goes_with_one_input_and_is_no_part_of_what_a_key_stands_for(log: Path) -> None:
+    async with runtime_of(log) as runtime:
+        session = refold.connect(log).session("s", user="alice", metadata={"plan": "free"})
+        first = sent(await session.send("hello", key="k"))
+        owned = await runtime.session("s")
+        await owned.describe(metadata={"plan": "pro"})
+        again = refold.connect(log).session("s", user="alice", metadata={"seen": "today"})
+        for way in (session, again):
+            assert sent(await way.send("hello", key="k")).run == first.run
+        await session.send("hello again")
+        assert (await owned.state_at()).metadata["plan"] == "pro"
+
+
+async def test_what_is_said_of_a_session_waits_behind_a_decision_that_waits_for_a_runtime(log: Path) -> None:
+    async with runtime_of(log, refold.use("pay", {"amount": 3})) as runtime:
+        run = (await (await runtime.session("s")).submit("pay 3", key="k")).run
+        while not await refold.connect(log).session("s").approvals():  # noqa: ASYNC110 - As a person looks.
+            await asyncio.sleep(0)
+    session = refold.connect(log, patience_s=0).session("s")
+    [call] = await session.approvals()
+    assert not await session.decide(call, allow=True)
+    described = refold.connect(log, patience_s=0).session("s", metadata={"plan": "pro"})
+    assert (await described.submit("pay 3", key="k")).run is None
+    async with runtime_of(log, refold.say("Paid.")) as runtime:
+        result = await refold.connect(log).session("s", metadata={"plan": "pro"}).send("pay 3", key="k")
+        assert (sent(result).run, sent(result).text) == (run, "Paid.")
+        assert (await (await runtime.session("s")).state_at()).metadata == {"plan": "pro"}
 
 
 async def test_the_approvals_of_a_session_that_was_just_begun_are_none_and_of_no_session_an_error(log: Path) -> None:
