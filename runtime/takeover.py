@@ -28,8 +28,8 @@ from refold.events.core.ids import SessionId, StreamName, kind_and_identifier
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RecallsNoted, RuntimeClosed, RuntimeStarted
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.events import AgentConfigured, ModelResponded, RequestBuilt, RunResumed
-from refold.events.session.state import is_work
+from refold.events.session.events import AgentConfigured, ModelResponded, RequestBuilt, RunResumed, SessionEvent
+from refold.events.session.state import SessionState, is_work
 from refold.memory.stream_object import StreamObject
 from refold.publishing.event_bus import EventBus
 from refold.publishing.notifications import RecordedSessionEvent
@@ -143,9 +143,10 @@ async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: A
             break
         position = page[-1].position
         memories: dict[StreamName, StreamObject[Any, Any, Any]] = {}
+        folds: dict[StreamName, Fold[SessionState, SessionEvent]] = {}
         for item in page:
             if item.position < last and item.stream.startswith(f"{SESSION_KIND}/") and tag_of(item.data) == ANSWER_TAG:
-                memory = await _note(store, agents, item)
+                memory = await _note(store, agents, item, folds)
                 if isinstance(memory, StreamObject):
                     memories[memory.stream] = memory
         for noted in memories.values():
@@ -174,23 +175,40 @@ def _unnoted(stored: list[StoredEvent]) -> tuple[int | None, int]:
     return None if is_known else noted, last
 
 
-async def _note(store: EventStore, agents: RunningAgents, item: StoredEvent) -> object:
-    """Have noted what an answer recalled; return the memory that it was recalled from, if there is one."""
+async def _note(
+    store: EventStore,
+    agents: RunningAgents,
+    item: StoredEvent,
+    folds: dict[StreamName, Fold[SessionState, SessionEvent]],
+) -> object:
+    """Have noted what an answer recalled; return the memory that it was recalled from, if there is one.
+
+    Args:
+        store: the log.
+        agents: whose memories they are.
+        item: the answer.
+        folds: sessions as they were at earlier answers, which go on from there.
+    """
     [answer] = SESSION_CODEC.decode_all([item])
     if not (isinstance(answer, ModelResponded) and answer.request.recalled):
         return None
-    then = Fold(item.stream, SESSION_CORE, SESSION_CODEC)
+    then = folds.pop(item.stream, None) or Fold(item.stream, SESSION_CORE, SESSION_CODEC)
     try:
-        await then.read(store, version=item.version, sealed=False)
+        if then.version:
+            behind = item.version - then.version
+            await then.advance(await store.read_stream(item.stream, after_version=then.version, limit=behind))
+        else:
+            await then.read(store, version=item.version, sealed=False)
     except LogFormatError as error:  # Its own actor says so too.
         log.warning("what %s recalled is not noted: %s", item.stream, error)
         return None
+    folds[item.stream] = then
     found = agents[then.state.agent or ""]
     if found.recalling is None:
         return None
     session = SessionId(kind_and_identifier(item.stream)[1])
-    [first] = await store.read_stream(item.stream, limit=1)
-    context = session_context(session, await ancestors_of(store, session, first), then.state)
+    assert then.first is not None
+    context = session_context(session, await ancestors_of(store, session, then.first), then.state)
     return found.recalling.note(context, answer.run, answer.request.recalled)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from refold import Agent, AgentRuntime, EpisodicStore, PersistenceError, ScriptedProvider, say, subagent, use
+from refold.events.core.records import StoredEvent
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RecallsNoted
 from refold.memory import Recalled
 from refold.stores import EventStore, InMemoryStore
@@ -114,6 +115,35 @@ async def test_each_agents_recalls_are_noted_in_its_own_memory(memory: InMemoryS
         await once_noted(memory, 1)
         assert await recalls_of(own, "boss") == {"go home": 1}
         assert await recalls_of(others, "h") == {"go on": 1}
+
+
+class CountingStore(InMemoryStore):
+    """Counts the events of sessions that are read."""
+
+    events = 0
+
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        found = await super().read_stream(stream, after_version=after_version, limit=limit)
+        self.events += len(found) if stream.startswith("session/") else 0
+        return found
+
+
+async def test_a_session_of_many_lost_recalls_is_folded_once() -> None:
+    log = CountingStore()
+    store = FailingStore(log)
+    memory = remembering("Anna prefers tea.")
+    runtime = await runtime_of(store, *[say("Tea.")] * 20, memory=memory, close_grace_s=0).open()
+    memory_off(store)
+    session = await runtime.session("alice")
+    for _ in range(20):
+        await session.send("Anna?")
+    await crash(runtime, store)
+    length, log.events = len(await log.read_stream("session/alice")), 0
+    memory = EpisodicStore(scope="agent")
+    async with runtime_of(store, memory=memory):
+        await once_noted(log, 1)
+        assert log.events <= 2 * length
+        assert await recalls_of(memory) == {"Anna prefers tea.": 20}
 
 
 async def test_what_ended_in_order_is_not_read_again(log: EventStore) -> None:
