@@ -25,7 +25,8 @@ from refold.tools.schema import InputSchema
 T = TypeVar("T")
 Out = TypeVar("Out")
 
-FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE_OPENS = re.compile(r"^[ \t]*```[^\n`]*\n", re.MULTILINE)
+_FENCE_CLOSES = re.compile(r"^[ \t]*```[ \t]*$", re.MULTILINE)
 
 _BRACKET = re.compile(r"[{}\[\]]")
 
@@ -86,11 +87,21 @@ def parsed_output(text: str, output_type: type[T]) -> T:
 
 def _candidates(text: str) -> list[str]:
     """Return the parts of `text` that may be the JSON meant, the likeliest first."""
-    fenced: list[str] = FENCE.findall(text)
+    fenced = _fenced(text)
     candidates = [text, *fenced] if len(fenced) <= 1 else [text, fenced[-1]]
     end = max(text.rfind("}"), text.rfind("]")) + 1
     candidates.extend(text[start:end] for start in islice(_openings(text, end), STARTS_MAX))
     return candidates
+
+
+def _fenced(text: str) -> list[str]:
+    """Return what stands in code fences; in one pass, since a fence that is not closed ends the search."""
+    found: list[str] = []
+    place = 0
+    while (opens := _FENCE_OPENS.search(text, place)) and (closes := _FENCE_CLOSES.search(text, opens.end())):
+        found.append(text[opens.end() : closes.start()])
+        place = closes.end()
+    return found
 
 
 def _openings(text: str, end: int) -> Iterator[int]:

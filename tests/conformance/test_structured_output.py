@@ -14,7 +14,7 @@ import refold
 from refold.commands.cli import app
 from refold.events.session.events import ModelFailed
 from refold.replay import replay
-from refold.sessions.structured_output import partial_json
+from refold.sessions.structured_output import parsed_output, partial_json
 from tests.conformance.cases import Case, Fails, Play, as_tests
 from tests.conformance.steps import cancel, check, restart, send, turn
 
@@ -257,6 +257,13 @@ def test_a18_a_type_without_a_schema_is_refused_at_once() -> None:
         refold.AgentRuntime(refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), output_type=complex)
     with pytest.raises(refold.ConfigError, match="has no JSON Schema"):
         refold.Agent(config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([]), output_type=complex)
+
+
+def test_fences_that_are_never_closed_hold_nobody_up() -> None:
+    with pytest.raises(refold.AgentLoopError, match="it holds no JSON"):
+        parsed_output("```x\n" * 100_000, Plan)
+    fenced = "```x\n" * 100_000 + '```\n```json\n{"goal": "rest", "steps": []}\n```'
+    assert parsed_output(fenced, Plan) == Plan("rest", [])
 
 
 def test_what_is_no_validator_is_refused_at_once() -> None:
