@@ -45,3 +45,7 @@ class Dependencies:
         of_runs = self._of_runs.get(session, {})
         if of_runs.pop(run, None) is not None and not of_runs:
             del self._of_runs[session]
+
+    def forget(self, session: SessionId) -> None:
+        """Forget what all runs of a session depended on, also those that are still to come."""
+        self._of_runs.pop(session, None)

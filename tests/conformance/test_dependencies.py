@@ -205,6 +205,18 @@ async def test_all_times_of_a_reminder_have_the_deps_that_it_was_given_until_it_
     assert said == ["reminder's", "reminder's", "agent's"]
 
 
+async def test_what_a_deleted_session_would_have_depended_on_is_let_go() -> None:
+    async with AgentRuntime(asking(deps=Desk("agent's"))) as runtime:
+        desk = Desk("reminder's")
+        kept = weakref.ref(desk)
+        own = await runtime.session("a", deps=desk)
+        await own.remind("Who?", every=timedelta(days=1))
+        await runtime.delete("a", cancel=True)
+        del desk, own
+        gc.collect()
+        assert kept() is None
+
+
 async def test_many_runs_at_once_have_each_their_own(log: EventStore) -> None:
     async with AgentRuntime(asking(deps=Desk("agent's")), log=log) as runtime:
 
