@@ -203,8 +203,8 @@ class LoopThread:
         """Raise ConfigError in a forked child, which has no such thread."""
         if not self.is_ours:
             raise ConfigError(
-                "this process was forked from the one that opened the runtime, which does not run here; open a runtime "
-                "after the fork. One process at a time has a log"
+                f"this process was forked from the one that opened the {self._what}, which does not run here; open a "
+                f"{self._what} after the fork. One process at a time has a log"
             )
 
     @property

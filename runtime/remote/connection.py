@@ -36,7 +36,7 @@ from refold.inspection.session_view import ListedSession, SessionsWanted, list_n
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
 from refold.remote.client import AwaitedDecision, Given, awaited_decisions, give, session_state
-from refold.remote.follow import POLL_S, follow_run
+from refold.remote.follow import POLL_S, follow_run, follow_session
 from refold.remote.protocol import (
     InboxCancel,
     InboxCommand,
@@ -419,6 +419,7 @@ class ConnectedSession:
             after_version: begin after this version, 0 for the beginning; None = from now on.
 
         Raises:
+            CommandRejected: the session is another user's, or was deleted.
             PersistenceError: the log cannot be read.
         """
         async with self._log() as store:
@@ -426,13 +427,8 @@ class ConnectedSession:
             if version is None:
                 head = await store.head(self._stream)
                 version = head.version if head is not None else 0
-            while True:
-                page = await read_recorded(store, self._stream, after_version=version, limit=EVENTS_PAGE)
-                for recorded in page:
-                    yield recorded
-                    version = recorded.version
-                if not page:
-                    await self.connection.clock.sleep(POLL_S)
+            async for recorded in follow_session(store, self.id, version, self.connection.clock):
+                yield recorded
 
     @asynccontextmanager
     async def _log(self) -> AsyncGenerator[EventStore]:

@@ -6,21 +6,25 @@ waits for a person, or no runtime owns the log.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 import msgspec
 
 from refold.actors.kernel.clock import Clock
+from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import FinishedRun, SessionState, calls_awaiting_approval
-from refold.inspection.log_reading import EVENTS_PER_PAGE, opened
+from refold.inspection.log_reading import EVENTS_PER_PAGE, opened, tombstone_of
 from refold.inspection.session_view import status_of
+from refold.publishing.notifications import RecordedSessionEvent
+from refold.publishing.subscription import read_recorded
 from refold.sessions.outcome import RunResult
 from refold.sessions.sent_input import RunEvents, result_of
+from refold.stores.event_store import EventStore
 from refold.stores.sqlite.ownership import log_owner
 
 POLL_S: Final = 0.1
@@ -138,6 +142,27 @@ async def follow_run(
                         return Stuck(why=f"no runtime owns the log{any_more}; {run} goes on when one does")
             if now_s >= until_s:
                 return Stuck(why=f"{run} has not ended yet")
+            await clock.sleep(POLL_S)
+
+
+async def follow_session(
+    store: EventStore, session: SessionId, version: int, clock: Clock
+) -> AsyncGenerator[RecordedSessionEvent, None]:
+    """Yield the events of a session behind a version, and then as they become durable.
+
+    Raises:
+        CommandRejected: it was deleted.
+        PersistenceError: the log cannot be read.
+    """
+    stream = stream_name(SESSION_KIND, session)
+    while True:
+        page = await read_recorded(store, stream, after_version=version, limit=EVENTS_PER_PAGE)
+        for recorded in page:
+            yield recorded
+            version = recorded.version
+        if not page:
+            if await tombstone_of(store, stream) is not None:
+                raise CommandRejected(f"session {session!r} was deleted")
             await clock.sleep(POLL_S)
 
 

@@ -133,6 +133,7 @@ class ConnectedRun:
 
         Raises:
             ConfigError: that is no place.
+            CommandRejected: the runtime has refused the input, or the session was deleted.
             PersistenceError: the log cannot be read.
         """
         start, run = place_of(after), await self._taken()

@@ -141,6 +141,21 @@ async def test_a_run_whose_input_waits_for_a_runtime_is_the_one_of_its_key(log: 
         assert handle.id == "s/run_3"
 
 
+async def test_who_reads_a_run_or_follows_a_session_learns_that_it_was_deleted(log: Path) -> None:
+    async with runtime_of(log, refold.use("pay", {"amount": 3})) as runtime:
+        session = refold.connect(log).session("s")
+        run = await session.submit("pay 3")
+        readers = [run.stream(), session.follow(after_version=0)]
+        for reader in readers:
+            async for recorded in reader:
+                if type(recorded.event).__name__ == "ToolApprovalRequested":
+                    break
+        await runtime.delete("s", cancel=True)
+        for reader in (*readers, run.stream(), session.follow(after_version=0)):
+            with pytest.raises(refold.CommandRejected, match="session 's' was deleted"):
+                await anext(reader)
+
+
 async def test_metadata_goes_with_one_input_and_is_no_part_of_what_a_key_stands_for(log: Path) -> None:
     async with runtime_of(log) as runtime:
         session = refold.connect(log).session("s", user="alice", metadata={"plan": "free"})
