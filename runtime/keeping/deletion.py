@@ -278,7 +278,7 @@ async def let_go(context: RuntimeContext, streams: Sequence[StreamName], *, dele
     """
     sessions = sessions_in(streams) if deleted else []
     for session in sessions:
-        context.event_bus.session_failed(session, "it was deleted")
+        context.event_bus.session_deleted(session)
         context.dependencies.forget(session)
     live = context.system.live()
     for stream in streams:

@@ -302,6 +302,13 @@ class EventBus:
         for follower in [*chain.from_iterable(self._followers.get(session, {}).values())]:
             follower.fail(ActorStopped(f"session/{session}", reason))
 
+    def session_deleted(self, session: SessionId) -> None:
+        """Tell those who wait for its runs, and end what follows it."""
+        self.session_failed(session, "it was deleted")
+        for subscription in self._subscriptions_to(session):
+            if subscription.session == session:
+                subscription.end()
+
     def end(self) -> None:
         for subscription in [*chain.from_iterable(each.values() for each in self._subscriptions.values())]:
             subscription.end()

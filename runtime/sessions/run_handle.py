@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Generic, Self
 
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, StreamDeleted
 from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.model.messages import delta_text
 from refold.events.session.commands import CancelRun
@@ -25,8 +25,8 @@ from refold.events.session.events import (
 )
 from refold.events.session.state import FinishedRun, SessionKey, SessionState, run_of_input
 from refold.publishing.event_bus import EndedRun, cancelled_in_queue
-from refold.publishing.notifications import Published, Streamed
-from refold.publishing.subscription import CAPACITY, ReadingPlace, Subscription
+from refold.publishing.notifications import Published, RecordedSessionEvent, Streamed
+from refold.publishing.subscription import CAPACITY, ReadEvents, ReadingPlace, Subscription
 from refold.sessions.access import SessionAccess, checked_key
 from refold.sessions.outcome import RunResult
 from refold.sessions.sent_input import RunEvents, finished_at, result_of
@@ -61,6 +61,7 @@ class RunHandle(Generic[Out_co]):
 
         Raises:
             ActorStopped: the runtime closed before the run ended; it goes on at the next start.
+            StreamDeleted: the session was deleted.
             PersistenceError: the log cannot be read.
         """
         access, bus = self._access, self._access.context.event_bus
@@ -104,7 +105,7 @@ class RunHandle(Generic[Out_co]):
 
     async def _ended_in_log(self) -> EndedRun | None:
         version, events = input_of(self.run) - 1, RunEvents(self.run)
-        while page := await self._access.context.recorded_after(self.session, version, EVENTS_PAGE):
+        while page := await events_from(self._access, self.run)(self.session, version, EVENTS_PAGE):
             for recorded in page:
                 events.include(recorded.version, recorded.event)
                 if events.ended is not None:
@@ -131,7 +132,7 @@ class RunReader:
         # From the run's beginning, since what an event is about follows from those before it.
         self._subscription = Subscription(
             context.event_bus,
-            context.recorded_after,
+            events_from(access, run),
             access.session,
             capacity=capacity,
             after_version=input_of(run) - 1,
@@ -154,6 +155,7 @@ class RunReader:
         """Return what happened, or happens, next.
 
         Raises:
+            StreamDeleted: the session was deleted before the reader had anything; later, the reader ends.
             PersistenceError: the log cannot be read; ask again.
             ActorStopped: the runtime closed before this reader had seen all events; the log has them.
         """
@@ -197,6 +199,18 @@ class RunReader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def events_from(access: SessionAccess, run: RunId) -> ReadEvents:
+    """Return what reads a session's events, and raises StreamDeleted where the log has not even the input of a run."""
+
+    async def read(session: SessionId, after_version: int, limit: int) -> list[RecordedSessionEvent]:
+        page = await access.context.recorded_after(session, after_version, limit)
+        if not page and after_version < input_of(run):
+            raise StreamDeleted(access.stream)
+        return page
+
+    return read
 
 
 def run_id_parts(run_id: str) -> tuple[SessionId, RunId]:

@@ -17,6 +17,7 @@ from refold import (
     CommandRejected,
     ConfigError,
     LogInUse,
+    RecordedEvent,
     RunResult,
 )
 from refold.actors import ActorStopped, SystemClock
@@ -54,6 +55,23 @@ async def test_a_session_that_is_deleted_beside_others_is_in_no_file(tmp_path: P
     assert found(tmp_path, "alice") == {}
     assert set(found(tmp_path, "bob")) >= {"events.db"}
     await assert_sound(log)
+
+
+async def test_nobody_waits_for_a_run_of_a_session_that_was_deleted(tmp_path: Path) -> None:
+    async with talking(tmp_path / "events.db") as runtime:
+        session = await runtime.session("alice")
+        await session.remind("Later", at=datetime.now(UTC) + timedelta(days=1), key="k")
+        run = await session.run(key="k")
+        async with run.stream() as reader, session.follow(after_version=0) as following:
+            assert isinstance(await anext(reader), RecordedEvent)
+            assert [isinstance(await anext(following), RecordedEvent) for _ in range(3)] == [True] * 3
+            ends = [asyncio.ensure_future(anext(reader, None)), asyncio.ensure_future(anext(following, None))]
+            await runtime.delete("alice", cancel=True)
+            assert await asyncio.gather(*ends) == [None, None]
+        with pytest.raises(StreamDeleted):
+            await run.result()
+        with pytest.raises(StreamDeleted):
+            await anext(run.stream())
 
 
 async def test_what_a_session_remembers_goes_with_it_and_what_its_user_does_stays(tmp_path: Path) -> None:
