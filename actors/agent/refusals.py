@@ -44,7 +44,7 @@ NOT_FOUND = 404
 """What a server answers to a model or an address that it does not know; also where it cannot fetch an image."""
 
 TOO_LARGE = 413
-"""What a server answers to a request of too many bytes, whatever its tokens are."""
+"""What a server answers to a request of too many bytes, however few tokens it has."""
 
 PERHAPS_CONTENT = ("invalid_request", "server", "malformed", "unknown")
 """Kinds of failures of which what a request holds may be the reason."""

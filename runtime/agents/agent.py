@@ -262,7 +262,7 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
 
 
 AnyAgent: TypeAlias = Agent[Any, Any]
-"""An agent, whatever its types are."""
+"""An agent of any types."""
 
 
 def is_agent(given: object) -> TypeGuard[AnyAgent]:

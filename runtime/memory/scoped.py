@@ -1,6 +1,6 @@
 """Whose part of a memory a session sees: its user's, its own, or one that all share.
 
-    memory = EpisodicStore()                                    # A user sees what was remembered in his sessions.
+    memory = EpisodicStore()                                    # Sessions of one user share what they remember.
     shared = SemanticStore(scope="agent")                       # All sessions see it.
     tenants = GraphStore(scope=lambda context: context.metadata["tenant"])
     await memory.of(user="alice").add_episode("agent", "Alice prefers tea")

@@ -1,7 +1,7 @@
 """When an input is due that comes again and again: after an interval, or at the times of a cron line.
 
 The rule: of due times that have passed, as while no runtime was open, one input comes and not one for each, and no due
-time comes twice, whatever the clock of the machine does.
+time comes twice, even where the clock of the machine is set back.
 """
 
 from datetime import UTC, datetime, timedelta
