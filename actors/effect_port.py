@@ -40,7 +40,7 @@ class EffectPort(Generic[S, C, E]):
     # Set before anything is called; a port changes nothing of them.
     actor: Actor
     state: S
-    """As it is folded from the log; renewed with each batch."""
+    """Folded from the log; renewed with each batch."""
     effects: StreamEffects
     """What is known of the actor's work."""
     receive: Callable[[Envelope], Awaitable[Any]]

@@ -257,7 +257,7 @@ class AgentRuntime(Generic[Out_co]):
                 are changed by it, as by `Session.describe`.
             restore: the session must be in the log.
             deps: what runs depend on that are sent, resumed or decided about by what is returned, instead of what the
-                agent does. It is given as it is, is the caller's to close, and is not recorded. None = as the agent.
+                agent does. It is given unchanged, is the caller's to close, and is not recorded. None = as the agent.
 
         Raises:
             ConfigError: an argument cannot be one, or `restore` is set and the log has no such session, or no more.

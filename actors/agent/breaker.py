@@ -178,7 +178,7 @@ class BreakerActor(Actor):
     def _found(
         self, command: BreakerCommand, call: CallUnderWay | None = None, cause: Cause | None = None
     ) -> _Finding | None:
-        """Decide on the state as it is; return what is to be written, None = nothing follows."""
+        """Decide on the present state; return what is to be written, None = nothing follows."""
         if call is not None and call.system is self.system:
             cause = call.cause
         finding = _Finding(command, cause, self.system.loop)

@@ -52,7 +52,7 @@ PERHAPS_CONTENT = ("invalid_request", "server", "malformed", "unknown")
 NOTHING_LEFT_OUT: Portion = ()
 
 FILTERS = ("content_filter", "safety")
-"""Reasons for which an answer is cut as it is said, which tell nothing of what it answers."""
+"""Reasons for which an answer is cut while it is said, which tell nothing of what it answers."""
 
 
 class Refusals:
@@ -139,7 +139,7 @@ def with_refused_turn(
     filter has cut is one, and stays.
 
     Args:
-        said: the answer as it is recorded.
+        said: the recorded answer.
     """
     details = response.stop_details or {}
     words = says_something(said) and not response.rejected

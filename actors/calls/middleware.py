@@ -132,7 +132,7 @@ class Hooks:
     async def user_message(
         self, context: HookContext, content: UserBlocks, blocks_of: Callable[[Any], Sequence[GivenContent]]
     ) -> UserBlocks:
-        """Return an input as it is sent.
+        """Return an input in the form that is sent.
 
         Raises:
             AgentLoopError: a hook failed.
@@ -147,7 +147,7 @@ class Hooks:
         return content
 
     async def pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
-        """Return a request as it is sent; the same object where no hook changed it.
+        """Return a request in the form that is sent; the same object where no hook changed it.
 
         Raises:
             AgentLoopError: a hook failed, or gave no request.

@@ -90,7 +90,7 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     configured: int
     """Version of the AgentConfigured in force."""
     configuration: AgentConfiguration
-    """As it is for the run."""
+    """The run's."""
     source: Sequence[Message]
     """The session's history, which only grows at its end."""
     length: int

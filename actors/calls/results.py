@@ -325,7 +325,7 @@ def lost_connection(error: BaseException) -> ProviderError | None:
 
 
 def _singles(error: BaseException) -> list[BaseException]:
-    """Return the errors in a group, however deep, the first `ERRORS_TOLD_MAX` of them; another error as it is."""
+    """Return the errors in a group, however deep, the first `ERRORS_TOLD_MAX` of them; another error by itself."""
     singles: list[BaseException] = []
     waiting = [error]
     while waiting and len(singles) < ERRORS_TOLD_MAX:

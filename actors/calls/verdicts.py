@@ -1,4 +1,4 @@
-"""What is recorded of a model's answer: its content as it is kept, a verdict on each call, why it cannot be used.
+"""What is recorded of a model's answer: its content in its kept form, a verdict on each call, why it cannot be used.
 
 Part of the model effect (`refold.actors.agent.model`), so that user code may run here: the validation of arguments, the
 policy, the check of a final answer. A replay asks the same of recorded answers.
@@ -83,7 +83,7 @@ class AnswerRules:
         Args:
             response: as it came.
             where: whose it is.
-            configuration: as it is for the run; with a schema of the run's own, that alone counts.
+            configuration: the run's; with a schema of the run's own, that alone counts.
         """
         if response.rejected:
             return clean_text(response.rejected)[:MESSAGE_CHARACTERS_MAX]

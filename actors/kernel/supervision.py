@@ -31,7 +31,7 @@ Moment = Literal["start", "message", "failure", "stop", "background"]
 
 
 class ActorFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """One failure of one actor, as it is reported to the system's `on_failure`."""
+    """One failure of one actor, which is reported to the system's `on_failure`."""
 
     address: str
     error_type: str

@@ -1,4 +1,4 @@
-"""Draw `demo.svg`: run `refold demo` and keep what it writes, as it is read in a terminal.
+"""Draw `demo.svg`: run `refold demo` and keep what it writes, in the form of a terminal.
 
 python -P docs/pictures/draw_demo.py
 """

@@ -314,7 +314,7 @@ class CheckedCore(PureCore[S, C, E]):
 
 
 def _key_of(command: object) -> CommandKey | None:
-    """Return the key of a command that has one, with a digest that fields added later with a default leave as it is."""
+    """Return the key of a command that has one, with a digest that fields added later with a default do not change."""
     if not isinstance(command, KeyedCommand) or command.key is None:
         return None
     if not isinstance(command.key, str):

@@ -195,7 +195,7 @@ def _serialised(value: object) -> object:
 
 
 def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: bool = False) -> None:
-    """Do nothing if `value`, a part of an event, is read back as it is written.
+    """Do nothing if `value`, a part of an event, is read back equal to what is written.
 
     Args:
         value: a field's value, or a part of it.

@@ -65,7 +65,7 @@ NO_RESULT_TEXT = "The imported history has no result of this call, so its outcom
 """The whole result of a call in the midst of an imported history that has none."""
 
 STILL_OPEN_TEXT = "This call was still open at this point of the log; it has no result yet."
-"""Stands for the result of a call that is not answered yet, where a history is shown as it is."""
+"""Stands for the result of a call that is not answered yet, where a history is shown before that."""
 
 
 class _Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, gc=False):

@@ -291,7 +291,7 @@ def asked(state: BreakerState, service: str, now: int, *, stream: StreamName | N
     however much it was set back, so that no circuit stays open for the rest of a day.)
 
     Args:
-        state: as it is now.
+        state: the present one.
         service: the breaker's name, for the error.
         now: microseconds since the epoch, UTC.
         stream: that the state is folded from, for the error; None = it is on no log.

@@ -313,7 +313,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def configured_for(configuration: AgentConfiguration, options: RunOptions | None) -> AgentConfiguration:
-    """Return the configuration of an agent as it is for a run with `options`."""
+    """Return the configuration of a run with `options`, given the agent's."""
     if options is None:
         return configuration
     changed = {name: value for name in options.__struct_fields__ if (value := getattr(options, name)) is not None}

@@ -7,7 +7,7 @@ what the model has not seen yet stay in it. A window that breaks the first fails
 
 A history may instead be cut so that a summary stands for its beginning. This module says where, and what may stand for
 it; `refold.actors.agent.compaction` has the summary made and recorded. The rules of a cut: it parts no call from its
-result, and leaves all that the model has not answered yet as it is; the latest input stays as it was said, before the
+result, and leaves all that the model has not answered yet unchanged; the latest input stays as it was said, before the
 cut or behind it; and a summary is a user's message, so that the history still begins with one.
 """
 
@@ -299,7 +299,7 @@ class SummaryPlan(msgspec.Struct, frozen=True):
     tokens: int
     """About how many tokens they have."""
     keeps_input: bool
-    """The latest input is among them, and is put behind the summary as it is."""
+    """The latest input is among them, and is put behind the summary unchanged."""
     size: int = 0
     """About how many tokens the summary is made of, that input with them."""
     shown: float = 1.0
@@ -373,7 +373,7 @@ def summary_messages(text: str, latest_input: Message | None) -> tuple[Message, 
 
     Args:
         text: of the summary.
-        latest_input: where it was one of them, as it is recorded.
+        latest_input: where it was one of them, in its recorded form.
     """
     summary = Message("user", (TextBlock(text=f"{SUMMARY_HEADING}\n\n{text.strip()}"),))
     return (summary,) if latest_input is None else (summary, latest_input)

@@ -92,7 +92,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_prompt: str
     messages: Sequence[Message]
-    """Balanced history, oldest first; never empty. A read-only view that stays as it is."""
+    """Balanced history, oldest first; never empty. A read-only view that never changes."""
     tools: tuple[ToolSpec, ...] = ()
     """In name order."""
     max_tokens: int | None = None

@@ -226,7 +226,7 @@ def is_more_than_text(block: Block | ResultContent) -> bool:
 
 
 def noted(message: Message, place: int, parts: Iterable[Part], why: str = REFUSED) -> Message:
-    """Return a message with notes for those of the parts that belong to it; a note stays as it is."""
+    """Return a message with notes for those of the parts that belong to it; a note stays."""
     content = list(message.content)
     for part in parts:
         if part.message != place or part.block >= len(content):

@@ -76,7 +76,7 @@ def with_instruction(prompt: str, configuration: AgentConfiguration) -> str:
 
 
 def applied(request: ModelRequest, prepared: Prepared) -> ModelRequest:
-    """Return a plain request as it is after what was done to it."""
+    """Return what a plain request became by what was done to it."""
     if prepared.refused is not None:
         request = msgspec.structs.replace(request, messages=without(request.messages, prepared.refused.parts))
     if prepared.kept is not None:

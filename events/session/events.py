@@ -570,7 +570,7 @@ class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recorded_reason(reason: object) -> str:
-    """Return a reason as it is recorded: valid text that no reader, and no event, is too small for; it never raises."""
+    """Return a reason for the log: valid text that no reader, and no event, is too small for; it never raises."""
     try:
         said = "" if reason is None else str.__str__(str(reason))
     except Exception as error:  # noqa: BLE001 - `__str__` is user code, and what the reason is given for must not fail.

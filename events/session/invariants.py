@@ -79,7 +79,7 @@ class SessionChecker:
         return [Violation(finding.invariant, self.stream, self.version, finding.message) for finding in findings]
 
     def _history_findings(self, state: SessionState, event: SessionEvent) -> list[Finding]:
-        """Return what is new and wrong in the history as it is shown now: new messages, then the turn under way."""
+        """Return what is new and wrong in the history that is shown now: new messages, then the turn under way."""
         findings: list[Finding] = []
         if state.messages is not self._messages:
             self._messages, self._read, self._rules = state.messages, 0, HistoryRules()

@@ -243,7 +243,7 @@ def cleaned_data(data: JsonObject | None) -> JsonObject | None:
 
 
 def recorded_call(use: ToolUse, check: CheckCall) -> tuple[ToolUseBlock, Verdict]:
-    """Return a model's call as it is recorded, but for its id, which is the session's to give."""
+    """Return a model's call in its recorded form, but for its id, which is the session's to give."""
     name = clean_text(use.name)[:NAME_CHARACTERS_MAX]
     provider_id = clean_text(use.id)[:NAME_CHARACTERS_MAX] if use.id is not None else None
     data = cleaned_data(use.provider_data)

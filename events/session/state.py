@@ -300,7 +300,7 @@ class SessionState(msgspec.Struct):
 
 
 def configuration_of_run(state: SessionState) -> AgentConfiguration:
-    """Return the configuration in force as it is for the run under way."""
+    """Return the configuration of the run under way: the one in force, with the run's options."""
     assert state.configuration is not None
     return configured_for(state.configuration, state.run.options if state.run is not None else None)
 

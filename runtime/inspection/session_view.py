@@ -364,7 +364,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def view_session(store: EventStore, session: str, *, at: int | None = None) -> SessionView:
-    """Return a session as it was at version `at`; None = as it is now.
+    """Return a session as it was at version `at`; None = its present state.
 
     Raises:
         ConfigError: there is no such session, or it has no such version.

@@ -10,7 +10,7 @@ from refold.events.kinds.graph import Entity, Relationship
 
 
 class GraphCopy(msgspec.Struct, frozen=True):
-    """What a graph was at one version, as it is carried to the thread that computes."""
+    """What a graph was at one version, in the form that is carried to the thread that computes."""
 
     entities: dict[str, str]
     """The kind of each, by id."""

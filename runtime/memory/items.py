@@ -113,7 +113,7 @@ class SimilarEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def given_text(text: object, what: str) -> str:
-    """Return `text` as it is recorded: see `clean_text`.
+    """Return `text` in its recorded form: see `clean_text`.
 
     Args:
         what: what errors call it, such as `the name of an agent`.

@@ -175,7 +175,7 @@ def import_command(messages: Sequence[Message], key: str | None) -> tuple[Import
 
 
 def checked_key(key: str | None) -> str | None:
-    """Return an idempotency key as it is recorded, or raise CommandRejected."""
+    """Return an idempotency key in its recorded form, or raise CommandRejected."""
     if key is None:
         return None
     if not isinstance(key, str) or not key or len(clean_text(key).encode()) > KEY_BYTES_MAX:
@@ -246,7 +246,7 @@ async def hooked_input(
     payloads: dict[PayloadHash, bytes],
     redaction: Redaction = NOTHING_SECRET,
 ) -> tuple[SendInput, dict[PayloadHash, bytes]]:
-    """Return an input as it is sent, with the one that was given beside it where they differ, and their payloads.
+    """Return an input in its sent form, with the one that was given beside it where they differ, and their payloads.
 
     Raises:
         AgentLoopError: middleware failed; nothing is sent.

@@ -42,7 +42,7 @@ class SessionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     """None = no user was named."""
     metadata: dict[str, str] = {}
-    """As it is now."""
+    """The present one."""
 
 
 def metadata_in(

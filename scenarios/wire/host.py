@@ -156,7 +156,7 @@ class SimulatedHost:
     def _pieces(
         self, answer: ModelResponse, due: Sequence[AnyFault], chance: random.Random, delay_s: float, *, stream: bool
     ) -> list[Sent]:
-        """Return an answer as it is sent, the connection kept or not, all of it in so many seconds."""
+        """Return an answer in the form that is sent, the connection kept or not, all of it in so many seconds."""
         same = any(isinstance(fault, faults.CallsShareId) for fault in due)
         calls = sum(isinstance(block, ToolUse) for block in answer.content)
         ids = ["call_same" if same else f"call_{chance.randrange(10**9)}" for _ in range(calls)]

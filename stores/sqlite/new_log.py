@@ -93,7 +93,7 @@ class Backup:
         self._given_up = True
 
     def copy(self, connection: sqlite3.Connection) -> None:
-        """Copy the log as it is at this moment; its owner goes on writing beside that."""
+        """Copy the log of this moment; its owner goes on writing beside that."""
         with closing(sqlite3.connect(self._unfinished, isolation_level=None)) as copy:
             connection.execute("BEGIN")
             try:

@@ -256,7 +256,7 @@ class SQLiteStore:
         return await self._read(f"payloads of {self._name} cannot be read", sqlite_read.read_payloads, list(hashes))
 
     async def back_up(self, path: str | os.PathLike[str]) -> None:
-        """Copy the log, as it is at this moment, into a new file with mode 0600, while its owner goes on writing.
+        """Copy the log of this moment into a new file with mode 0600, while its owner goes on writing.
 
         The copy is a log of its own, made by SQLite's backup; it appears when it is complete and durable, or not at
         all. Commands that wait in the inbox beside the log are not copied.

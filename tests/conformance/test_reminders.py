@@ -1,4 +1,4 @@
-"""Inputs that come again and again: one run per due time, over restarts and whatever the clock does."""
+"""Inputs that come again and again: one run per due time, over restarts and jumps of the clock."""
 
 import asyncio
 import sys

@@ -29,7 +29,7 @@ class AgentIndex:
     """One agent's episodes by row, in the order of insertion; `follow` takes them in.
 
     Args:
-        state: as it is now and will be.
+        state: the present one, which goes on changing.
         own: what belongs to the agent in it.
     """
 

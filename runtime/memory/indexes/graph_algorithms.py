@@ -51,7 +51,7 @@ class Mathematics:
             return None
         entities = self._named(places)
         followed = tuple(self._least(*pair) for pair in pairwise(entities))
-        assert not isinstance(length, dict)  # As it is where no target is given.
+        assert not isinstance(length, dict)  # It is one where no target is given.
         return GraphPath(entities, followed, float(length))
 
     def transitive_closure(self) -> dict[str, tuple[str, ...]]:
