@@ -22,11 +22,11 @@ from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import BuiltRequest, OutgoingRequest, RequestMaker, WantedRequest
-from refold.actors.calls.results import lost_connection
+from refold.actors.calls.results import error_words, lost_connection
 from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
 from refold.actors.calls.tool_context import running_context
 from refold.actors.calls.validation import checked_delta, checked_response
-from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, CheckSchema, error_words
+from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, CheckSchema
 from refold.actors.effects import (
     CANCEL_GRACE_S,
     CallUnderWay,

@@ -16,7 +16,8 @@ import msgspec
 
 from refold.actors.calls.conversation import HistoryView
 from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
-from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, error_words
+from refold.actors.calls.results import error_words
+from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX
 from refold.events.core.content import AnswerContent, Message, tool_uses
 from refold.events.core.errors import ProviderError
 from refold.events.model.messages import ModelResponse

@@ -254,8 +254,7 @@ class RequestMaker:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
-            words = f"{type(error).__name__}: {text_of_error(error)}"
-            raise AgentLoopError(f"the function that makes the system prompt failed: {words}") from error
+            raise AgentLoopError(f"the function that makes the system prompt failed: {error_words(error)}") from error
         if not isinstance(said, str):
             raise AgentLoopError(f"the function that makes the system prompt gave {type(said).__name__}, not a text")
         prompt = with_instruction(self._redaction.text(clean_text(said)), wanted.configuration)

@@ -12,7 +12,7 @@ import msgspec
 
 from refold.actors.calls.policy import Policy, policy_verdicts, recovery_text
 from refold.actors.calls.protocols import ToolRunner
-from refold.actors.calls.results import text_of_error
+from refold.actors.calls.results import error_words
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError
@@ -106,8 +106,3 @@ class AnswerRules:
         except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
             log.exception("the arguments of a call of %s cannot be checked", name)
             return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {error_words(error)}")
-
-
-def error_words(error: BaseException) -> str:
-    """Return an error's type and text."""
-    return f"{type(error).__name__}: {text_of_error(error)}"
