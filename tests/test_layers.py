@@ -32,6 +32,7 @@ PURE_MODULES = {
     "dataclasses",
     "enum",
     "functools",
+    "difflib",
     "hashlib",
     "heapq",
     "itertools",

@@ -10,16 +10,23 @@ from typing import TypeGuard
 import msgspec
 
 from refold.events.core.content import Json, JsonObject, is_json_object
+from refold.events.core.word_diff import words_of_changes
 
 NOTHING = msgspec.UNSET
 """Stands for a side that has nothing at the path; JSON leaves such a member out."""
+
+WHOLE_CHARACTERS = 80
+"""Two texts of so many characters on average are told whole, longer ones by the words that differ."""
 
 SHOWN_CHARACTERS = 200
 """After so many characters the text of a difference cuts each side."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where two values are not the same. Its text is `path: left -> right`."""
+    """The first place where two values are not the same.
+
+    Its text is `path: left -> right`; of two texts, one of which is long, `path: …` and the words that differ.
+    """
 
     path: str
     """From the whole value down, such as `content[0].text`."""
@@ -29,7 +36,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """The same on the right."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {_shown(self.left)} -> {_shown(self.right)}"
+        left, right = self.left, self.right
+        if isinstance(left, str) and isinstance(right, str) and len(left) + len(right) > 2 * WHOLE_CHARACTERS:
+            return f"{self.path}: {words_of_changes(left, right)}"
+        return f"{self.path}: {_shown(left)} -> {_shown(right)}"
 
 
 def first_difference(left: object, right: object, path: str) -> Difference | None:
