@@ -13,7 +13,15 @@ from typing import cast, overload
 
 import msgspec
 
-from refold.events.core.content import Block, Message, ProviderBlock, StoredBlock, ToolUseBlock
+from refold.events.core.content import (
+    Block,
+    Message,
+    ProviderBlock,
+    StoredBlock,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from refold.events.core.ids import PayloadHash
 from refold.events.core.state_codec import SEALED_ITEMS, SealedList
 from refold.events.model.payloads import Storable, all_restored, stored_hashes
@@ -30,17 +38,42 @@ MESSAGES_PER_STEP = SEALED_ITEMS
 ReadPayloads = Callable[[Iterable[PayloadHash]], Awaitable[dict[PayloadHash, bytes]]]
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Message)
+_decoder = msgspec.json.Decoder(Block)
+
+_PLACE = TextBlock(text="\0")
+_PLACE_JSON = _encode(_PLACE)
+"""Stands for the content of a message or result; in a string of JSON its quotes would be escaped."""
 
 
 def own_copy(message: Message) -> Message:
     """Return `message` for a reader outside: what it does to the JSON in it changes nothing here.
 
-    Everything else in a message is immutable.
+    Everything else in a message is immutable. A block that stands in it many times is copied once.
     """
-    if not any(_holds_json(block) for block in message.content):
+    holding = {id(block): block for block in message.content if _holds_json(block)}
+    if not holding:
         return message
-    return _decoder.decode(_encode(message))
+    copies = {key: _decoder.decode(_encode(block)) for key, block in holding.items()}
+    return Message(message.role, tuple(copies.get(id(block), block) for block in message.content))
+
+
+def _json_pieces(value: Message | Block, encoded: dict[int, bytes]) -> Iterator[bytes]:
+    """Yield the JSON of a restored message block by block: a short event may say one large payload thousands of times.
+
+    Args:
+        value: the message, or a block in it.
+        encoded: what was encoded so far, by identity of the block; this adds to it.
+    """
+    if not isinstance(value, Message | ToolResultBlock):
+        yield encoded.get(id(value)) or encoded.setdefault(id(value), _encode(value))
+        return
+    before, after = _encode(msgspec.structs.replace(value, content=(_PLACE,))).split(_PLACE_JSON)
+    yield before
+    for number, block in enumerate(value.content):
+        if number:
+            yield b","
+        yield from _json_pieces(block, encoded)
+    yield after
 
 
 def _holds_json(block: Block) -> bool:
@@ -154,7 +187,8 @@ class Conversation:
             data = _encode(message)
             self._digest.update(data)
             if self._whole_digest is not self._digest:
-                self._whole_digest.update(data if restored is message else _encode(restored))
+                for piece in (data,) if restored is message else _json_pieces(restored, {}):
+                    self._whole_digest.update(piece)
         own = list(map(own_copy, whole))
         if not (isinstance(self._messages, SealedList) and len(own) == SEALED_ITEMS and self._messages.add_piece(own)):
             self._messages.extend(own)

@@ -1,5 +1,7 @@
 """A session's history as requests need it: views that stay as they are, hashed and restored once."""
 
+import hashlib
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,11 +9,11 @@ import msgspec
 import pytest
 
 from refold.actors.calls.conversation import Conversation, HistoryView, own_copy
-from refold.events.core.content import Message, TextBlock, ToolResultBlock, ToolUseBlock
+from refold.events.core.content import Message, StoredBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import PayloadHash, ToolCallId
 from refold.events.core.state_codec import SEALED_ITEMS, SealedList
-from refold.events.model.payloads import spill
+from refold.events.model.payloads import restored, spill
 
 BIG = TextBlock(text="big " * 50_000)
 
@@ -155,3 +157,19 @@ async def test_a_history_that_is_encoded_still_gives_the_same_views_and_digests(
     if 0 not in stored_at:
         seen.input["n"]["m"] = 2
         assert source[0] == plain[0]
+
+
+async def test_a_payload_said_a_thousand_times_is_hashed_as_one_text_and_not_made_one() -> None:
+    payloads = Payloads()
+    [big] = payloads.stored().content
+    assert isinstance(big, StoredBlock)
+    result = ToolResultBlock(tool_use_id=ToolCallId("call_1"), content=(big,) * 500)
+    source = [Message("user", (result, *(big,) * 500, TextBlock(text='{"type":"text","text":"\0"}')))]
+    tracemalloc.start()
+    view, _ = await Conversation(payloads.read).upto(source, 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    whole = restored(source[0], payloads.kept)
+    assert isinstance(view, HistoryView)
+    assert view.digest == hashlib.sha256(msgspec.json.encode(whole)).hexdigest()
+    assert peak < 20 * len(BIG.text)
