@@ -5,7 +5,7 @@ An actor is made by its first message, and its state is what its stream in the l
 those are made that an earlier process left work to.
 """
 
-import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
 from typing import Any, Generic, TypeVar, cast
@@ -18,6 +18,7 @@ from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
 from refold.actors.sync.loop_thread import LoopThread, blocking
+from refold.actors.thread_pool import ThreadPool
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError
@@ -261,9 +262,13 @@ class SyncHost:
         if perform is not None and not iscoroutinefunction(perform):
             plain = cast("Callable[[Any], object]", perform)
 
-            async def does(effect: Any) -> object:
-                return await asyncio.to_thread(plain, effect)
+            # Not of the loop's own executor, whose threads the loop, and the interpreter, would wait for at their end.
+            pool = ThreadPool(name=f"refold-{kind}")
 
+            async def does(effect: Any) -> object:
+                return await pool.run(plain, effect)
+
+            weakref.finalize(does, pool.close)
             work = does
         hosted = self.loop_thread.run(lambda: self.asynchronous(kind, core, perform=work, on_event=on_event))
         return SyncHosted(self.loop_thread, hosted)

@@ -239,7 +239,13 @@ class SyncSystem:
             LogInUse: another process owns the log.
         """
         self.asynchronous = system
-        self.loop_thread = LoopThread(system, name="refold-actors", patience_s=system.patience_s, what="system")
+        self.loop_thread = LoopThread(
+            system,
+            name="refold-actors",
+            patience_s=system.patience_s,
+            what="system",
+            on_a_loop="`async with EventSourcedSystem(...)`",
+        )
         self.loop_thread.start()
 
     @property

@@ -8,16 +8,18 @@ and the log says that the runtime has ended in order. The rule: a second signal 
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from refold.actors.kernel.errors import ActorStopped
 from refold.agent_runtime import AgentRuntime
 from refold.events.core.errors import ConfigError
 
 log = logging.getLogger("refold.runtime")
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 """What a shell says of a process that SIGTERM ended: 143."""
@@ -53,7 +55,7 @@ async def stop_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
         if stop.closing is None:
-            signal.signal(signal.SIGTERM, previous)
+            _restore(signal.SIGTERM, previous)
 
 
 @asynccontextmanager
@@ -94,7 +96,12 @@ async def close_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
     finally:
         for number, previous in before.items():
             if signal.getsignal(number) is handle:
-                signal.signal(number, previous)
+                _restore(number, previous)
+
+
+def _restore(number: signal.Signals, previous: _Handler) -> None:
+    """Put a handler back; one that was not set by Python (None) cannot be, and the system's takes its place."""
+    signal.signal(number, signal.SIG_DFL if previous is None else previous)
 
 
 class _Stop:

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial, wraps
 from inspect import cleandoc
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from refold.actors.kernel.errors import ActorStopped, AskTimeout, WouldDeadlock
 from refold.actors.kernel.future import ActorFuture
@@ -31,6 +31,10 @@ from refold.events.core.errors import ConfigError
 T = TypeVar("T")
 
 log = logging.getLogger("refold.runtime")
+
+
+OPENED_ON_A_LOOP: Final = "`async with AgentRuntime(...)` or `await AgentRuntime(...).open()`"
+"""How a runtime is opened by code that has a loop."""
 
 
 class Closed(ActorStopped):
@@ -98,7 +102,13 @@ class LoopThread:
     """Runs an event loop from `start` to `stop`, and on it something that is entered first and left last."""
 
     def __init__(
-        self, inside: AbstractAsyncContextManager[object], *, name: str, patience_s: float, what: str = "runtime"
+        self,
+        inside: AbstractAsyncContextManager[object],
+        *,
+        name: str,
+        patience_s: float,
+        what: str = "runtime",
+        on_a_loop: str = OPENED_ON_A_LOOP,
     ) -> None:
         """Make it; its thread will begin with the context variables that this one has now.
 
@@ -108,8 +118,10 @@ class LoopThread:
             patience_s: how long an interrupted caller waits for the end of what it has cancelled, and `stop` for the
                 end of the thread.
             what: lives on it, in errors.
+            on_a_loop: how the same is had on a loop of the caller's own, likewise.
         """
         self._what = what
+        self._on_a_loop = on_a_loop
         self.name = name
         self.ending = False
         """Whether no call is begun any more, and those under way are to end."""
@@ -227,13 +239,13 @@ class LoopThread:
             return
         if running is self._loop:
             raise WouldDeadlock(
-                f"a blocking call on {self.name}'s own thread would stop the loop that has to answer it; async tools, "
-                "subscribers and on_event are called there: use `await` and `SyncRuntime.asynchronous`, or a plain tool"
+                f"a blocking call on {self.name}'s own thread would stop the loop that has to answer it; async code, "
+                f"subscribers and on_event are called there: use `await` and the {self._what}'s `asynchronous`, or a "
+                "plain function"
             )
         raise WouldDeadlock(
-            "a blocking call here would stop the event loop that runs in this thread; write `async with "
-            "AgentRuntime(...)` or `await AgentRuntime(...).open()`, and `await` its methods, or call it in another "
-            "thread, as by `await asyncio.to_thread(...)`"
+            f"a blocking call here would stop the event loop that runs in this thread; write {self._on_a_loop}, and "
+            "`await` its methods, or call it in another thread, as by `await asyncio.to_thread(...)`"
         )
 
     def _post(self, work: _Call[Any]) -> None:

@@ -493,6 +493,7 @@ class SyncConnection:
                     name="refold-connection",
                     patience_s=max(1.0, self.asynchronous.patience_s),
                     what="connection",
+                    on_a_loop="`connect(...)` without `with`",
                 )
                 thread.start()
                 self._thread = thread

@@ -61,8 +61,10 @@ class RunStream(Generic[Out_co]):
         self._subscription: Subscription | None = None
         self._handle: SentInput | None = None
         self._events: RunEvents | None = None
-        self._text, self._text_of_turn = "", 0
-        """What was streamed of the answer under way, and which turn's it is; 0 = none's, or some of it is missing."""
+        self._texts: list[str] = []
+        """What was streamed of the answer under way, as it came."""
+        self._text_of_turn = 0
+        """Which turn's that is; 0 = none's, or some of it is missing."""
         self._seen = 0
         """Version of the last event that was looked at."""
         self._started = False
@@ -95,9 +97,11 @@ class RunStream(Generic[Out_co]):
         Where the agent has an `output_type`, it is the JSON value that the text has begun, as far as it is there: plain
         and not checked. The text of an answer to which pieces are `Missed` is not known.
         """
-        if not self._text or not self._text_of_turn:
+        self._texts = ["".join(self._texts)]
+        [text] = self._texts
+        if not text or not self._text_of_turn:
             return None
-        return partial_json(self._text) if self._access.output_type is not None else self._text
+        return partial_json(text) if self._access.output_type is not None else text
 
     def __aiter__(self) -> Self:
         return self
@@ -207,7 +211,7 @@ class RunStream(Generic[Out_co]):
         match item:
             case Streamed():
                 if isinstance(item.delta, TextDelta) and (item.run, item.turn) == (run, self._text_of_turn):
-                    self._text += item.delta.text
+                    self._texts.append(item.delta.text)
                 return item.run == run
             case Progressed():
                 return self._started
@@ -225,9 +229,9 @@ class RunStream(Generic[Out_co]):
             return False
         event = recorded.event
         if isinstance(event, ModelRequested | ModelFailed | ModelInterrupted):
-            self._text, self._text_of_turn = "", event.turn
+            self._texts, self._text_of_turn = [], event.turn
         elif isinstance(event, RunResumed):
-            self._text = ""
+            self._texts = []
         self._started = self._started or isinstance(event, RunStarted)
         self._ended = isinstance(event, RunCompleted | RunFailed | RunCancelled)
         return True

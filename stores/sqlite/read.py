@@ -30,9 +30,9 @@ READ_OUTLINE: Final = READ_STREAM.replace(
     "version > ? ORDER BY version LIMIT ?",
     """(
         version <= ?2 OR version = ?3 OR version = (
-            SELECT max(version) FROM events
+            SELECT version FROM events
             WHERE stream = (SELECT id FROM streams WHERE name = CAST(?1 AS TEXT)) AND version BETWEEN ?2 + 1 AND ?3 - 1
-            AND substr(data, 1, length(?4)) = CAST(?4 AS TEXT)
+            AND substr(data, 1, length(?4)) = CAST(?4 AS TEXT) ORDER BY version DESC LIMIT 1
         )
     ) ORDER BY version""",
 ).replace("CAST(? AS TEXT)", "CAST(?1 AS TEXT)")

@@ -7,6 +7,7 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 import httpx
 import pytest
@@ -265,6 +266,24 @@ def test_a_server_with_open_streams_ends_and_leaves_its_runs_open(number: signal
     runtimes = left_in(log).runtimes
     assert isinstance(runtimes[-1], RuntimeClosed)
     assert runtimes[-1].open_runs == 2
+
+
+@pytest.mark.parametrize("stop", [close_on_sigterm, stop_on_sigterm])
+async def test_a_handler_that_python_has_not_set_gives_place_to_the_systems(
+    stop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([])) as runtime:
+            with monkeypatch.context() as patched:
+                patched.setattr(signal, "getsignal", lambda number: None)
+                block = stop(runtime)
+                await block.__aenter__()
+            await block.__aexit__(None, None, None)
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def test_the_servers_handlers_are_there_again_after_the_block() -> None:
