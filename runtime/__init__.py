@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from refold.actors.agent.compaction import Summarising as Summarising
+    from refold.actors.agent.guardrails import Guardrail as Guardrail
+    from refold.actors.agent.guardrails import GuardrailDecision as GuardrailDecision
+    from refold.actors.agent.guardrails import guardrail as guardrail
     from refold.actors.calls.middleware import HookContext as HookContext
     from refold.actors.calls.middleware import Middleware as Middleware
     from refold.actors.calls.middleware import ToolCall as ToolCall
@@ -129,6 +132,7 @@ if TYPE_CHECKING:
     from refold.sessions.outcome import RunNotCompleted as RunNotCompleted
     from refold.sessions.outcome import RunResult as RunResult
     from refold.sessions.outcome import Spent as Spent
+    from refold.sessions.outcome import Tripped as Tripped
     from refold.sessions.outcome import TurnResult as TurnResult
     from refold.sessions.reads import AwaitedApproval as AwaitedApproval
     from refold.sessions.reads import SessionMetadata as SessionMetadata
@@ -157,6 +161,7 @@ else:
         __name__,
         {
             "refold.actors.agent.compaction": "Summarising",
+            "refold.actors.agent.guardrails": "guardrail Guardrail GuardrailDecision",
             "refold.actors.calls.middleware": "HookContext Middleware ToolCall",
             "refold.actors.calls.policy": "Policy",
             "refold.actors.calls.protocols": "Provider StreamingProvider TellingProvider",
@@ -203,7 +208,7 @@ else:
             "refold.remote.run": "ConnectedRun SyncConnectedRun Unfinished",
             "refold.sessions.checkpoint": "Checkpoint load_checkpoint",
             "refold.sessions.outcome": (
-                "Cancelled Completed Failed Outcome RunError RunNotCompleted RunResult Spent TurnResult"
+                "Cancelled Completed Failed Outcome RunError RunNotCompleted RunResult Spent Tripped TurnResult"
             ),
             "refold.sessions.reads": "AwaitedApproval SessionMetadata",
             "refold.sessions.run_handle": "RunHandle RunReader",

@@ -279,6 +279,7 @@ class RunningAgents:
                 window=agent.context,
                 hooks=found.hooks,
                 summariser=agent.provider,
+                guardrails=agent.guardrails(),
                 redaction=self.redaction,
             )
 

@@ -16,6 +16,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from refold.actors.agent.compaction import NotWanted, Summarising, compacted
+from refold.actors.agent.guardrails import Guardrails
 from refold.actors.agent.refusals import Refusals, with_refused_turn
 from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.policy import Offer, Policy
@@ -52,6 +53,7 @@ from refold.events.model.redacted_stream import RedactedStream
 from refold.events.model.run_context import PromptFunction
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session.commands import (
+    RecordGuardrailTrip,
     RecordModelFailure,
     RecordModelInterruption,
     RecordModelResponse,
@@ -123,6 +125,7 @@ class ModelActor(Actor):
         window: ContextWindow | None = None,
         hooks: Hooks | None = None,
         summariser: Provider | None = None,
+        guardrails: Guardrails | None = None,
         redaction: Redaction = NOTHING_SECRET,
     ) -> None:
         self._redaction = redaction
@@ -130,6 +133,7 @@ class ModelActor(Actor):
         self._window = window
         self._summariser = summariser or provider
         self._hooks = hooks
+        self._guardrails = guardrails or Guardrails()
         self._requests = RequestMaker(
             store, prompt=prompt, offer=offer, recalling=recalling, window=window, hooks=hooks, redaction=redaction
         )
@@ -191,13 +195,19 @@ class ModelActor(Actor):
     async def _call(self, calling: _Calling) -> EffectEnded:
         message = calling.message
         try:
+            if self._guardrails.judge_inputs and (tripped := await self._tripped(message.wanted)) is not None:
+                return EffectEnded(key=message.key, command=tripped)
             wanted = await self._compacted(message, await self._requests.prompted(message.wanted))
             calling.paid = wanted.paid
             response, outgoing = await self._answered(calling, wanted)
+            calling.partial.add(UsageDelta(response.usage))  # It was paid for, used or not.
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
             answer = await self._rules.answer(response, wanted.where, outgoing.tools, outgoing.request.tools)
             rejected = await self._rules.rejection(response, wanted.where, wanted.configuration)
+            trip = None
+            if not rejected:
+                trip = await self._guardrails.on_output(response, wanted.where, wanted.configuration)
         except NotWanted:
             return EffectEnded(key=message.key)
         except ProviderError as error:
@@ -220,8 +230,16 @@ class ModelActor(Actor):
             rejected=rejected,
             stop_details=response.stop_details,
             refused=with_refused_turn(outgoing.prepared.refused, wanted, response, answer.content),
+            trip=trip,
         )
         return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
+
+    async def _tripped(self, wanted: WantedRequest) -> RecordGuardrailTrip | None:
+        messages, _ = await wanted.conversation.upto(wanted.source, wanted.length)
+        trip = await self._guardrails.on_input(wanted.where, messages, wanted.answered)
+        if trip is None:
+            return None
+        return RecordGuardrailTrip(run=wanted.run, turn=wanted.turn, asked=wanted.asked, trip=trip)
 
     async def _answered(self, calling: _Calling, wanted: WantedRequest) -> tuple[ModelResponse, OutgoingRequest]:
         """Return the answer and its request, of which the more is left out, the more often the provider refuses it."""
@@ -269,11 +287,7 @@ class ModelActor(Actor):
         self, hooks: Hooks, calling: _Calling, response: ModelResponse, outgoing: OutgoingRequest
     ) -> tuple[ModelResponse, OutgoingRequest]:
         """Return an answer as middleware leaves it, and the request with the model's own where they differ."""
-        try:
-            changed = await hooks.post_llm(calling.message.wanted.where, response)
-        except BaseException:
-            calling.partial.add(UsageDelta(response.usage))  # It was paid for, used or not.
-            raise
+        changed = await hooks.post_llm(calling.message.wanted.where, response)
         if changed is response:
             return response, outgoing
         own = recorded_answer(response, lambda _, arguments: (arguments, Verdict()))

@@ -480,6 +480,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             conversation=self._conversation,
             deps=self._deps(run.id),
             accepted=self.state.accepted if self.state.accepted_by == configuration.model else 0,
+            answered=self.state.accepted,
             counted=self.state.counted,
             fits=self.state.fits,
             unsummarised=self.state.unsummarised,

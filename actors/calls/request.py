@@ -104,6 +104,8 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens, counted by the window, that the provider did not find too long; 0 = it has found nothing too long."""
     accepted: int = 0
     """How many of the messages the model has taken already."""
+    answered: int = 0
+    """How many of them were in a request that a model answered, whichever it was, or are its answer."""
     refused: RefusedParts | None = None
     """What it is without, since the provider refused it."""
     unsummarised: int = 0

@@ -35,6 +35,13 @@ MESSAGE_CHARACTERS_MAX = 2_000
 """An error's text is cut after so many characters before it is recorded."""
 
 
+def final_text(response: ModelResponse) -> str | None:
+    """Return the text of a final answer; None where it calls tools, goes on, or says nothing."""
+    calls = any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content)
+    text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
+    return None if calls or response.stop_reason == "pause_turn" or not text.strip() else text
+
+
 class AnswerRules:
     """What one agent's answers must be."""
 
@@ -87,9 +94,8 @@ class AnswerRules:
         """
         if response.rejected:
             return clean_text(response.rejected)[:MESSAGE_CHARACTERS_MAX]
-        calls = any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content)
-        text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
-        if calls or response.stop_reason == "pause_turn" or not text.strip():
+        text = final_text(response)
+        if text is None:
             return ""
         if configuration.output_instruction is not None:
             said = self._schema_check(text, configuration) if self._schema_check is not None else None

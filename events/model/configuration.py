@@ -34,7 +34,7 @@ Protocol = Literal["native", "react"]
 CORE_VERSION = 5
 """Raised whenever a recorded decision would now be taken differently; `core` replay compares within one version."""
 
-FOLD_VERSION = 5
+FOLD_VERSION = 6
 """Raised whenever folding the same events would give another state; snapshots of another version are ignored."""
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful AI agent."

@@ -8,7 +8,7 @@ for each block that is left out, so that the places of the others stay the same;
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -30,6 +30,9 @@ REFUSED = ", since the provider refused it"
 """Why something is set aside by itself, as its note says it."""
 
 _INPUT_NOTE, _RESULT_NOTE = "(What stood here was set aside{}.)", "The result was set aside{}."
+
+GUARDED = ", since a guardrail did not let it pass"
+"""Why an input is, on which a guardrail tripped."""
 
 INPUT_NOTE = _INPUT_NOTE.format(REFUSED)
 """Stands for what was said."""
@@ -80,6 +83,19 @@ class RefusedParts(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     reason: str
     """What the provider had said."""
+
+
+class GuardrailTrip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A guardrail that did not let something pass."""
+
+    guardrail: str
+    """Its name."""
+    on: Literal["input", "output"]
+    reason: str = ""
+
+    def __str__(self) -> str:
+        words = f"The {self.on} guardrail {self.guardrail!r} tripped"
+        return f"{words}: {self.reason}" if self.reason else f"{words}."
 
 
 Portion: TypeAlias = tuple[Part, ...]
@@ -196,6 +212,22 @@ def parts_said(place: int, message: Message) -> Portion:
         for number, block in enumerate(message.content)
         if not isinstance(block, ToolUseBlock) and not _is_note(block)
     )
+
+
+def inputs_unanswered(messages: Sequence[Message], answered: int) -> list[int]:
+    """Return the places of what users said and no model has answered yet, as far as it was not set aside.
+
+    Args:
+        messages: the history.
+        answered: how many of them were in a request that was answered, or are its answer.
+    """
+    return [
+        place
+        for place in range(answered, len(messages))
+        if messages[place].role == "user"
+        and not any(isinstance(block, ToolResultBlock) for block in messages[place].content)
+        and parts_said(place, messages[place])
+    ]
 
 
 def calls_with_arguments(place: int, message: Message) -> Portion:

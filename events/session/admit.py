@@ -126,6 +126,9 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             )
         case commands.RecordModelResponse():
             return _admit_response(state, command)
+        case commands.RecordGuardrailTrip(run=run, turn=turn, asked=asked, trip=trip):
+            waited = _awaits_model(state, run, turn, asked)
+            return ev.GuardrailTripped(run=run, turn=turn, trip=trip) if waited else Recorded(0)
         case commands.RecordModelInterruption(turn=turn, asked=asked, content=content, usage=usage):
             return ev.ModelInterrupted(turn=turn, content=without_blanks(content), usage=usage, asked=asked)
         case commands.RecordModelFailure(run=run, turn=turn, asked=asked):
@@ -412,6 +415,7 @@ def _admit_response(state: SessionState, command: commands.RecordModelResponse) 
         rejected=command.rejected if command.rejected.strip() or not command.rejected else REJECTED_TEXT,
         stop_details=command.stop_details or _stop_details(command, content),
         refused=command.refused,
+        trip=command.trip,
     )
 
 

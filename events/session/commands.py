@@ -12,7 +12,7 @@ from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Mes
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
-from refold.events.model.refused import Part, RefusedParts
+from refold.events.model.refused import GuardrailTrip, Part, RefusedParts
 from refold.events.session.events import Repeat, Verdict
 
 
@@ -190,6 +190,18 @@ class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     stop_details: JsonObject | None = None
     refused: RefusedParts | None = None
     """What its request was without, since the provider had refused it."""
+    trip: GuardrailTrip | None = None
+    """The output guardrail that does not let it pass."""
+
+
+class RecordGuardrailTrip(msgspec.Struct, frozen=True, kw_only=True):
+    """An input guardrail tripped before a model was asked."""
+
+    run: RunId
+    turn: int
+    asked: int
+    """Version of the event that wants the model call."""
+    trip: GuardrailTrip
 
 
 class RecordModelInterruption(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,6 +286,7 @@ SessionCommand: TypeAlias = (
     | RecordContext
     | RecordRequest
     | RecordModelResponse
+    | RecordGuardrailTrip
     | RecordModelInterruption
     | RecordModelFailure
     | RecordToolResult

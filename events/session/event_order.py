@@ -124,6 +124,7 @@ class OrderRules:
             case (
                 ev.ContextPrepared(run=run)
                 | ev.RequestBuilt(run=run)
+                | ev.GuardrailTripped(run=run)
                 | ev.ModelFailed(run=run)
                 | ev.RetryScheduled(run=run)
                 | ev.TurnAllowed(run=run)

@@ -20,7 +20,7 @@ from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, CodeIdentity, EffectClass, RunOptions, Tier
 from refold.events.model.messages import RequestReference, StopReason, Usage
-from refold.events.model.refused import RefusedParts
+from refold.events.model.refused import GuardrailTrip, RefusedParts
 
 RunFailureKind = Literal[
     "max_turns",
@@ -31,6 +31,7 @@ RunFailureKind = Literal[
     "tool_execution",
     "run_timeout",
     "budget",
+    "guardrail",
     "agent_loop",
 ]
 """Why a run ended as failed."""
@@ -236,6 +237,16 @@ class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_respon
     refused: RefusedParts | None = None
     """What is set aside: what its request was without, since the provider had refused one with it, and the turn that
     the model refused to answer."""
+    trip: GuardrailTrip | None = None
+    """The output guardrail that did not let it pass: it is no answer, and the run fails."""
+
+
+class GuardrailTripped(Event, frozen=True, kw_only=True, tag="session.guardrail_tripped.v1"):
+    """An input guardrail did not let pass what no model has answered yet: no model is asked, and the run fails."""
+
+    run: RunId
+    turn: int
+    trip: GuardrailTrip
 
 
 class ModelInterrupted(Event, frozen=True, kw_only=True, tag="session.model_interrupted.v1"):
@@ -471,6 +482,8 @@ class RunFailed(Event, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     message: str
     totals: RunTotals | None = None
     """As of `RunCompleted`."""
+    trip: GuardrailTrip | None = None
+    """The guardrail for which it failed."""
 
 
 class RunCancelled(Event, frozen=True, kw_only=True, tag="session.run_cancelled.v1"):
@@ -496,6 +509,7 @@ SessionEvent: TypeAlias = (
     | ModelRequested
     | RequestBuilt
     | ModelResponded
+    | GuardrailTripped
     | ModelInterrupted
     | ModelFailed
     | RetryScheduled

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from refold.events.core.content import Message, TextBlock, tool_uses
+from refold.events.model.refused import GuardrailTrip
 from refold.events.model.spending import Usage, cost_of, price_of
 from refold.events.session import events as ev
 from refold.events.session.evolve_calls import (
@@ -269,6 +270,9 @@ def _answered(state: SessionState, event: ev.ModelResponded) -> None:
     run = _open_run(state)
     run.resumes = 0
     run.stop_reason = event.stop_reason
+    if event.trip is not None:
+        _trip(run, event.trip)
+        return
     uses = tool_uses(event.content)
     if (ending := useless_for_good(event)) is not None:
         run.phase, run.ending = "ending", ending
@@ -302,6 +306,14 @@ def _answered(state: SessionState, event: ev.ModelResponded) -> None:
     run.empty_answers = 0
     if event.content:
         state.messages.append(Message("assistant", event.content))
+
+
+def _guardrail_tripped(state: SessionState, event: ev.GuardrailTripped) -> None:
+    _trip(_open_run(state), event.trip)
+
+
+def _trip(run: Run, trip: GuardrailTrip) -> None:
+    run.phase, run.ending = "ending", Ending("failed", "guardrail", str(trip), trip)
 
 
 def _empty(state: SessionState, run: Run, event: ev.ModelResponded) -> None:
@@ -435,7 +447,7 @@ def _run_completed(state: SessionState, event: ev.RunCompleted) -> None:
 
 
 def _run_failed(state: SessionState, event: ev.RunFailed) -> None:
-    _finish(state, "failed", event.kind, event.message)
+    _finish(state, "failed", event.kind, event.message, event.trip)
 
 
 def _run_cancelled(state: SessionState, event: ev.RunCancelled) -> None:
@@ -447,6 +459,7 @@ def _finish(
     outcome: Literal["completed", "failed", "cancelled"],
     kind: ev.RunFailureKind | None = None,
     message: str = "",
+    trip: GuardrailTrip | None = None,
 ) -> None:
     run = _open_run(state)
     _join(state, run)
@@ -462,6 +475,7 @@ def _finish(
         turns=run.turns,
         kind=kind,
         message=message,
+        trip=trip,
         version=state.version,
     )
     for key in run.keys:
@@ -509,6 +523,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.ModelRequested: _model_requested,
     ev.RequestBuilt: _request_built,
     ev.ModelResponded: _model_responded,
+    ev.GuardrailTripped: _guardrail_tripped,
     ev.ModelInterrupted: _model_interrupted,
     ev.ModelFailed: _model_failed,
     ev.RetryScheduled: _retry_scheduled,

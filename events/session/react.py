@@ -61,7 +61,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
-from refold.events.model.refused import RefusedParts
+from refold.events.model.refused import GUARDED, Part, RefusedParts, inputs_unanswered, parts_said
 from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
 from refold.events.session.set_aside import asides, refused_content
@@ -181,6 +181,8 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
             return [retry]
         case ev.ModelResponded(refused=RefusedParts(parts=parts, reason=reason)) if set_aside := asides(state, parts):
             return [ev.InputSetAside(messages=set_aside, reason=reason)]
+        case ev.GuardrailTripped() if set_aside := asides(state, _unanswered(state), GUARDED):
+            return [ev.InputSetAside(messages=set_aside, reason=str(event.trip))]
         case ev.ModelFailed(kind="invalid_request", keeps_content=False, status=status) if (
             status != NOT_FOUND and _sets_aside(state) and (refused := refused_content(state))
         ):
@@ -197,6 +199,11 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
             return _close_lost(state)
         case _:
             return _next(state)
+
+
+def _unanswered(state: SessionState) -> list[Part]:
+    places = inputs_unanswered(state.messages, state.accepted)
+    return [part for place in places for part in parts_said(place, state.messages[place])]
 
 
 def _denied(state: SessionState, call_id: ToolCallId, kind: ErrorKind, text: str) -> ev.SessionEvent:
@@ -364,7 +371,7 @@ def _end(state: SessionState, run: Run) -> ev.SessionEvent:
     if ending.outcome == "cancelled":
         return ev.RunCancelled(run=run.id)
     assert ending.kind is not None
-    return ev.RunFailed(run=run.id, kind=ending.kind, message=ending.message)
+    return ev.RunFailed(run=run.id, kind=ending.kind, message=ending.message, trip=ending.trip)
 
 
 def _next_turn(state: SessionState, run: Run) -> list[ev.SessionEvent]:

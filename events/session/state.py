@@ -34,6 +34,7 @@ from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.core.pure_core import RecordedKey
 from refold.events.model.configuration import AgentConfiguration, RunOptions, ToolPolicy, configured_for
 from refold.events.model.messages import StopReason
+from refold.events.model.refused import GuardrailTrip
 from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import Usage, overspent
 from refold.events.session import events as ev
@@ -149,6 +150,8 @@ class Ending(msgspec.Struct, frozen=True):
     kind: RunFailureKind | None = None
     message: str = ""
     """Also what the model is told of calls that are closed for it."""
+    trip: GuardrailTrip | None = None
+    """The guardrail for which it fails."""
 
 
 class Run(msgspec.Struct):
@@ -224,6 +227,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     kind: RunFailureKind | None = None
     message: str = ""
+    trip: GuardrailTrip | None = None
+    """The guardrail for which it failed."""
     version: int = 0
     """Of its terminal event."""
 

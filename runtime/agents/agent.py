@@ -11,6 +11,7 @@ that a call that is run again after a crash finds the run that it began.
 
 import asyncio
 import dataclasses
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack, cast
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypedDict, Typ
 import msgspec
 
 from refold.actors.agent.approval import AskHandler
+from refold.actors.agent.guardrails import Guardrail, Guardrails, checked_guardrails
 from refold.actors.calls.middleware import Hooks, Middleware
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider
@@ -26,7 +28,7 @@ from refold.actors.calls.tool_context import ToolContext, calling_tool
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.redact import Redact, redaction_of_rules
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
-from refold.events.core.content import JsonObject
+from refold.events.core.content import JsonObject, Message
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import SessionId, checked_identifier
 from refold.events.kinds.breaker import BREAKER_KIND
@@ -48,6 +50,7 @@ from refold.sessions.structured_output import (
     OutputValidator,
     checked_validators,
     output_schema,
+    parsed_output,
     with_output,
 )
 from refold.tools.definition import (
@@ -102,6 +105,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
             The model is told its schema; `RunResult.output` is such a value.
         output_validators: are given each final answer that fits; what one raises has the model asked again, at most
             `AgentConfig.rejections_max` times in a row (`OutputValidator`).
+        input_guardrails: are shown what users say before a model is; one that trips ends the run (`guardrail`).
+        output_guardrails: are shown each final answer that is accepted; one that trips ends the run without it.
         context: says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it.
         middleware: is called around what people say, what the model is asked and answers, and each tool's body, in this
             order.
@@ -132,6 +137,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
     offer: Offer | None = None
     output_type: type[Out_co] | None = None
     output_validators: Sequence[OutputValidator[Out_co]] = ()
+    input_guardrails: Sequence[Guardrail[Message]] = ()
+    output_guardrails: Sequence[Guardrail[Any]] = ()
     context: ContextWindow | None = None
     middleware: Sequence[Middleware] = ()
     memory: Recall | None = None
@@ -162,6 +169,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         if self.output_type is not None:
             output_schema(self.output_type)
         checked_validators(self.output_validators)
+        checked_guardrails("input_guardrails", self.input_guardrails)
+        checked_guardrails("output_guardrails", self.output_guardrails)
         redaction_of_rules(self.redact)
         self._check_stores()
         check_streams(self.stream_objects())
@@ -255,6 +264,12 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         """Return what says why a final answer is not accepted; None = all are."""
         checked = self.output_type is not None or self.output_validators
         return OutputCheck(self.output_type, self.output_validators) if checked else None
+
+    def guardrails(self) -> Guardrails:
+        """Return its guardrails."""
+        output_type = self.output_type
+        read = str if output_type is None else functools.partial(parsed_output, output_type=output_type)
+        return Guardrails(self.input_guardrails, self.output_guardrails, read)
 
     def output_schema(self) -> JsonObject | None:
         """Return the JSON Schema of its final answers, None where they are any text."""
@@ -437,6 +452,8 @@ class AgentParts(TypedDict, Generic[Out_co], total=False):
     offer: Offer | None
     output_type: type[Out_co] | None
     output_validators: Sequence[OutputValidator[Out_co]]
+    input_guardrails: Sequence[Guardrail[Message]]
+    output_guardrails: Sequence[Guardrail[Any]]
     context: ContextWindow | None
     middleware: Sequence[Middleware]
     memory: Recall | None

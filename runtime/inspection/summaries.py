@@ -104,6 +104,8 @@ def _run_words(event: Event) -> str:
         case ev.RequestBuilt(turn=turn, request=request, summary=summary):
             what = "a summary is asked for" if summary else f"turn {turn} is asked"
             return "; ".join((f"{what}, with {_counted(request.messages, 'message')}", *request_words(request)))
+        case ev.ModelResponded(content=content, trip=trip) if trip is not None:
+            return f"{content_words(content)} ({trip})"
         case ev.ModelResponded(content=content, rejected=rejected) if rejected:
             return f"{content_words(content) or '(empty)'} (rejected: {rejected})"
         case ev.ModelResponded(content=content, stop_reason=stop_reason, request=request):
@@ -112,6 +114,8 @@ def _run_words(event: Event) -> str:
                 words = f"{words} ({': '.join([stop_reason, *told_reasons(event.stop_details or {})])})"
             done = "; ".join(request_words(request))
             return f"{words} ({done})" if done else words
+        case ev.GuardrailTripped(trip=trip):
+            return str(trip)
         case ev.ModelInterrupted(turn=turn, content=content):
             return f"the answer of turn {turn} was cut after: {content_words(content) or '(nothing)'}"
         case ev.ModelFailed(kind=kind, message=message, status=status):

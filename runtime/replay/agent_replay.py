@@ -11,7 +11,7 @@ called but what decides (see `refold.tools.dry_run`), and what could not be done
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ from refold.events.model.messages import (
     RequestReference,
     SystemAddition,
 )
+from refold.events.model.refused import GuardrailTrip
 from refold.events.model.request import applied, form_of, plain_request, prepared_of
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
@@ -50,7 +51,6 @@ from refold.replay.core_replay import (
     Divergence,
     Tally,
     What,
-    difference_of,
 )
 from refold.replay.current_agent import (
     CurrentAgent,
@@ -61,6 +61,7 @@ from refold.replay.current_agent import (
     require_remembering,
     result_now,
 )
+from refold.replay.mismatch import Mismatch, in_recall, in_requests, in_summary, mismatch
 from refold.stores.event_store import EventStore
 from refold.tools.dry_run import DryRun, FailedInDryRun, NotComparable, NotOpened
 
@@ -70,14 +71,6 @@ MEMORY_FAILED = ("nothing was recalled", "the working memory was left out")
 """How the notes begin that say that a memory could not be asked."""
 
 NOT_SUMMARISED = "the history was not summarised"
-
-
-class Mismatch(NamedTuple):
-    """The first place where two things differ, and the part of each that it is in."""
-
-    difference: Difference
-    recorded: Json
-    now: Json
 
 
 class RequestPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +202,8 @@ class AgentReplay:
                 return await self._input(batch, stimulus)
             case ev.ModelResponded(request=reference) | ev.ModelFailed(request=reference) if reference is not None:
                 return await self._turn(batch, stimulus, reference)
+            case ev.GuardrailTripped():
+                return await self._input_guardrails(batch, stimulus.turn, stimulus.trip)
             case ev.ContextPrepared(request=reference) if reference is not None:
                 return await self._summary(batch, stimulus, reference)
             case ev.ToolCallCompleted() | ev.ToolAttemptFailed() | ev.ToolCallFailed():
@@ -298,7 +293,8 @@ class AgentReplay:
         pair = await self._done_again("request", batch, lambda: self._pair(event.run, event.turn, reference), "log")
         if pair is None:
             return []
-        found = await self._recall(batch, pair)
+        found = await self._input_guardrails(batch, event.turn, None)
+        found += await self._recall(batch, pair)
         found += await self._no_summary(batch, pair)
         then = event.message if isinstance(event, ev.ModelFailed) and event.kind == "agent_loop" else ""
         now = await self._done_again("request", batch, lambda: self._request_now(pair), failed_then=then)
@@ -311,6 +307,22 @@ class AgentReplay:
             offered = now.tools if now is not None else pair.request.tools
             found += await self._answer(batch, event, pair, offered)
         return found
+
+    async def _input_guardrails(
+        self, batch: Sequence[StoredEvent], turn: int, then: GuardrailTrip | None
+    ) -> list[Divergence]:
+        """Compare which guardrail trips on what users had said before a model was asked."""
+        state, run = self._state, self._state.run
+        if run is None or not (then or self._current.agent.input_guardrails):
+            return []
+
+        async def judged() -> tuple[GuardrailTrip | None]:
+            messages, answered = state.messages, state.accepted
+            whole, _ = await self._conversation.upto(messages, len(messages))
+            return (await self._current.guardrails.on_input(self._where(run.id, turn), whole, answered),)
+
+        now = await self._done_again("guardrail", batch, judged)
+        return self._compared("guardrail", batch, mismatch(then, now[0], "guardrail")) if now is not None else []
 
     async def _pair(self, run: RunId, turn: int, reference: RequestReference) -> RequestPair:
         """Return the recorded request, and what is known of the one that is made today."""
@@ -512,72 +524,3 @@ class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
             return now
         cost = recorded.totals.cost if isinstance(recorded, ev.TerminalEvent) and recorded.totals else 0.0
         return msgspec.structs.replace(now, totals=msgspec.structs.replace(now.totals, cost=cost))
-
-
-def mismatch(recorded: object, now: object, path: str) -> Mismatch | None:
-    """Return where two values differ first, with both."""
-    difference = difference_of(recorded, now, path)
-    return Mismatch(difference, json_of(recorded), json_of(now)) if difference is not None else None
-
-
-def in_requests(recorded: ModelRequest, now: ModelRequest, path: str) -> Mismatch | None:
-    """Return where two requests differ first, with the message, the tool or the field in which they do."""
-    for field in recorded.__struct_fields__:
-        left, right = getattr(recorded, field), getattr(now, field)
-        if field == "messages":
-            found = _in_sequences(left, right, f"{path}.{field}")
-        elif field == "tools":
-            found = _in_tools(left, right, f"{path}.{field}")
-        else:
-            found = mismatch(left, right, f"{path}.{field}")
-        if found is not None:
-            return found
-    return None
-
-
-def _in_sequences(left: Sequence[object], right: Sequence[object], path: str) -> Mismatch | None:
-    if left == right:
-        return None
-    for place in range(max(len(left), len(right))):
-        mine = left[place] if place < len(left) else NOTHING
-        other = right[place] if place < len(right) else NOTHING
-        if mine is NOTHING or other is NOTHING:
-            whole = Difference(path=f"{path}[{place}]", left=json_of(mine), right=json_of(other))
-            return Mismatch(whole, whole.left, whole.right)
-        if mine != other and (found := mismatch(mine, other, f"{path}[{place}]")) is not None:
-            return found
-    return None
-
-
-def _in_tools(recorded: Sequence[ToolSpec], now: Sequence[ToolSpec], path: str) -> Mismatch | None:
-    """Return where what a model is told of its tools differs first, by the tool's name.
-
-    What only people and the runtime read (its shown name, tier, effect, times, retries) is no part of a request.
-    """
-    left, right = ({tool.name: _as_told(tool) for tool in tools} for tools in (recorded, now))
-    for name in [*left, *(name for name in right if name not in left)]:
-        mine, other = left.get(name, NOTHING), right.get(name, NOTHING)
-        if mine is NOTHING or other is NOTHING:
-            return Mismatch(Difference(path=f"{path}.{name}", left=mine, right=other), mine, other)
-        if (found := mismatch(mine, other, f"{path}.{name}")) is not None:
-            return found
-    return mismatch(list(left), list(right), f"{path}.order")
-
-
-def _as_told(tool: ToolSpec) -> Json:
-    return {"description": tool.description, "input_schema": tool.input_schema}
-
-
-def in_recall(recorded: Remembered, now: Remembered) -> Mismatch | None:
-    """Return where what entered a request of the memories differs first."""
-    left, right = msgspec.structs.replace(recorded, notes=()), msgspec.structs.replace(now, notes=())
-    return mismatch(left, right, "recall")
-
-
-def in_summary(recorded: int | None, now: int | None) -> Mismatch | None:
-    """Return whether a summary stands for another number of messages; None = none was made."""
-    if recorded == now:
-        return None
-    left: Json = NOTHING if recorded is None else recorded
-    right: Json = NOTHING if now is None else now
-    return Mismatch(Difference(path="summary.replaced", left=left, right=right), left, right)

@@ -33,17 +33,18 @@ E = TypeVar("E", bound=Event)
 CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
 """What today's code raises on a batch that it has no meaning for."""
 
-What = Literal["input", "recall", "request", "summary", "answer", "call", "result", "decision"]
+What = Literal["input", "guardrail", "recall", "request", "summary", "answer", "call", "result", "decision"]
 """What is compared at level `decide`: whether today's agent does the same with what was recorded.
 
-`input`: of what was sent, after `on_user_message`. `recall`: what of the memories enters a request. `request`: what a
-model is asked, after offer, window and `on_pre_llm`. `summary`: when a history is summarised, and what is asked for it.
-`answer`: what becomes of a model's answer by `on_post_llm`, argument checks, policy and output type. `call`: whether
-`on_tool_call` lets a body run. `result`: of what a tool gave, after `on_tool_result` and the limit of results.
+`input`: of what was sent, after `on_user_message`. `guardrail`: which input guardrail trips. `recall`: what of the
+memories enters a request. `request`: what a model is asked, after offer, window and `on_pre_llm`. `summary`: when a
+history is summarised, and what is asked for it. `answer`: what becomes of a model's answer by `on_post_llm`, argument
+checks, policy, output type and output guardrails. `call`: whether `on_tool_call` lets a body run. `result`: of what a
+tool gave, after `on_tool_result` and the limit of results.
 `decision`: what the session's core decides under today's configuration.
 """
 
-ORDER: tuple[What, ...] = ("input", "recall", "request", "summary", "answer", "call", "result", "decision")
+ORDER: tuple[What, ...] = ("input", "guardrail", "recall", "request", "summary", "answer", "call", "result", "decision")
 
 REASONS_MAX = 50
 """Of each kind of comparison at most so many reasons are told apart."""

@@ -201,6 +201,7 @@ class CurrentAgent:
         )
         self.output_check = output_check = agent.output_check()
         self.rules = AnswerRules(self.tools, agent.policy, output_check, agent.config.recovery_function, schema_problem)
+        self.guardrails = agent.guardrails()
         self.given = GivenRecalling()
         self.parts = LogParts(store, own)
         self.requests = RequestMaker(
@@ -294,6 +295,8 @@ async def answer_now(
     )
     changed = await current.hooks.post_llm(where, checked_response(response))
     answer = await current.rules.answer(changed, where, current.specs, offered)
+    configuration = configured_for(current.configuration, state.run.options if state.run else None)
+    rejected = await current.rules.rejection(changed, where, configuration)
     now = SESSION_CORE.admit(
         state,
         RecordModelResponse(
@@ -305,9 +308,8 @@ async def answer_now(
             request=event.request,
             model=event.model,
             verdicts=answer.verdicts,
-            rejected=await current.rules.rejection(
-                changed, where, configured_for(current.configuration, state.run.options if state.run else None)
-            ),
+            rejected=rejected,
+            trip=None if rejected else await current.guardrails.on_output(changed, where, configuration),
             stop_details=changed.stop_details,
             refused=event.refused,
         ),

@@ -1,6 +1,6 @@
 """What a caller is told of a run: how it ended, what one turn did, and what model calls took."""
 
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -37,12 +37,22 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: RunError
 
 
+class Tripped(Failed, frozen=True, kw_only=True, tag="tripped"):
+    """A guardrail did not let the input, or the answer, pass; the run failed for it, with an error of that kind."""
+
+    guardrail: str
+    """Its name."""
+    on: Literal["input", "output"]
+    reason: str
+    """As it said."""
+
+
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
     """The run was cancelled."""
 
 
-Outcome: TypeAlias = Completed | Failed | Cancelled
-"""How a run ended; in JSON its `type` says which: `completed`, `failed` or `cancelled`."""
+Outcome: TypeAlias = Completed | Failed | Tripped | Cancelled
+"""How a run ended; in JSON its `type` says which: `completed`, `failed`, `tripped` or `cancelled`."""
 
 
 class RunNotCompleted(AgentLoopError):

@@ -40,7 +40,7 @@ from refold.events.session.state import FinishedRun, SessionState, awaits_step, 
 from refold.publishing.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.sessions.access import Input, SessionAccess, checked_key, checked_time, input_blocks
-from refold.sessions.outcome import Cancelled, Completed, Failed, Outcome, RunError, RunResult
+from refold.sessions.outcome import Cancelled, Completed, Failed, Outcome, RunError, RunResult, Tripped
 from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.runtime")
@@ -413,7 +413,10 @@ async def result_of(
         case "cancelled":
             outcome = Cancelled()
         case "failed":
-            outcome = Failed(error=RunError(kind=finished.kind or "agent_loop", message=finished.message))
+            error, trip = RunError(kind=finished.kind or "agent_loop", message=finished.message), finished.trip
+            outcome = Failed(error=error)
+            if trip is not None:
+                outcome = Tripped(error=error, guardrail=trip.guardrail, on=trip.on, reason=trip.reason)
     # The state says `end_turn`, too, where there was no answer.
     has_answered = finished.outcome == "completed" or finished.kind in ("empty_answers", "refused")
     return RunResult(

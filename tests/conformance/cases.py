@@ -50,7 +50,7 @@ class Fails:
 
 CaseTest: TypeAlias = Callable[..., Awaitable[None]]
 
-End = str | refold.Completed | refold.Cancelled | Fails
+End = str | refold.Completed | refold.Tripped | refold.Cancelled | Fails
 """How a run ends; a text is that of its answer."""
 
 
@@ -273,6 +273,8 @@ class Play:
             match type(event).__name__:
                 case "ModelRequested":
                     waiting = True
+                case "GuardrailTripped":
+                    waiting = False
                 case "ModelResponded" | "ModelFailed":
                     used, waiting = used + 1, False
                 case "RunCancelled" | "RunFailed":

@@ -7,7 +7,7 @@ from refold.events import SESSION_CORE, CommandRejected, Recorded
 from refold.events.core.content import ImageBlock, Message, TextBlock, tool_uses
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.messages import Usage
-from refold.events.model.refused import Part
+from refold.events.model.refused import GuardrailTrip, Part
 from refold.events.session import commands
 from refold.events.session.events import InputQueued, ModelInterrupted
 from tests.events.conftest import Session, configuration, encoded, names, response, say, use
@@ -27,6 +27,7 @@ COMMANDS: dict[str, commands.SessionCommand] = {
     "import": commands.ImportHistory(messages=(Message("user", (say("Hi"),)),)),
     "answer": response(RUN, 1, [say("Hi")]),
     "failure": commands.RecordModelFailure(run=RUN, turn=1, kind="server", message="down"),
+    "trip": commands.RecordGuardrailTrip(run=RUN, turn=1, asked=5, trip=GuardrailTrip(guardrail="g", on="input")),
     "result": commands.RecordToolResult(call=CALL, content=(say("done"),)),
     "strange result": commands.RecordToolResult(call=ToolCallId("call_900_0"), content=(say("done"),)),
     "decide": commands.DecideApproval(call=CALL, allowed=True),
@@ -87,6 +88,7 @@ OUTCOMES = {
     "import": ("-++----+---+", "HistoryImported"),
     "answer": ("-**+**+*****", "ModelResponded", "ModelInterrupted"),
     "failure": ("===+==+=====", "ModelFailed"),
+    "trip": ("===+==+=====", "GuardrailTripped"),
     "result": ("----+--*----", "ToolCallCompleted", "ToolResultLate"),
     "strange result": ("------------",),
     "decide": ("-----+----+-", "ToolApprovalDecided"),

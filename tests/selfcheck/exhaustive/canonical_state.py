@@ -23,7 +23,7 @@ import msgspec
 
 from refold.events.core.content import Message, ToolResultBlock
 from refold.events.model.messages import Usage
-from refold.events.model.refused import INPUT_NOTE
+from refold.events.model.refused import INPUT_NOTE, inputs_unanswered
 from refold.events.session.state import SessionState, Turn
 from tests.selfcheck.exhaustive.log_reader import ObservedSession
 
@@ -34,15 +34,18 @@ _VERSION = re.compile(rb'(run_|call_|input:|"(?:' + _FIELDS + rb')":|(?<=_)[0-9]
 _encoder = msgspec.json.Encoder()
 
 
-def canonical_key(state: SessionState, observed: ObservedSession, *, refuses: bool = False) -> bytes:
+def canonical_key(
+    state: SessionState, observed: ObservedSession, *, refuses: bool = False, guards: bool = False
+) -> bytes:
     """Return a text that two states share only if they have the same future, up to renumbering.
 
     Args:
         state: what the four functions read.
         observed: what the log says.
         refuses: a provider may refuse what it has not taken yet, so that this is no closed past.
+        guards: guardrails may trip on what no model has answered yet.
     """
-    told = _refusable(state) if refuses else ()
+    told = (_refusable(state) if refuses else (), inputs_unanswered(state.messages, state.accepted) if guards else ())
     return renumbered(_encoder.encode((_without_past(state), msgspec.structs.replace(observed, version=0), told)))
 
 

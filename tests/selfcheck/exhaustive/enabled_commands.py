@@ -12,7 +12,7 @@ from refold.events.core.content import ImageBlock, Message, TextBlock, ToolUseBl
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, Usage
-from refold.events.model.refused import Part, RefusedParts
+from refold.events.model.refused import GuardrailTrip, Part, RefusedParts
 from refold.events.session import commands
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession
 from tests.selfcheck.exhaustive.scope import (
@@ -46,6 +46,7 @@ SCHEDULED_AT = (AT + 2_000_000, AT + 1_000_000)
 _HELLO = (TextBlock(text="Hello"),)
 _HURRY = (TextBlock(text="Hurry"),)
 _REQUEST = RequestReference(configured=2, messages=1)
+_ON_OUTPUT = GuardrailTrip(guardrail="true", on="output")
 _REFUSED = RefusedParts(parts=(Part(0, 0),), reason="no")
 _SUMMARY = Message("user", (TextBlock(text="In short."),))
 _HISTORY = (
@@ -179,6 +180,12 @@ class EnabledCommands:
             for answer in self._answers if awaited else (late,):
                 yield Move(_response(run, turn, answer), awaited)
             yield Move(_failure(run, turn), awaited)
+            if self._scope.guards:
+                yield Move(_trip(run, seen.turn, seen.asked), awaited)
+                yield Move(_trip(run, seen.turn, seen.asked + 1))
+                if awaited:
+                    tripped = msgspec.structs.replace(final_answer(run, turn), trip=_ON_OUTPUT)
+                    yield Move(tripped, must_happen=True)
             if self._scope.refuses:
                 for answer in self._answers[:1] if awaited else ():
                     without = msgspec.structs.replace(_response(run, turn, answer), refused=_REFUSED)
@@ -314,6 +321,11 @@ def _own_runs(observed: ObservedSession) -> tuple[RunId, ...]:
 def final_answer(run: RunId, turn: int) -> commands.RecordModelResponse:
     """Return what an ordinary model says."""
     return _response(run, turn, FINAL_ANSWER)
+
+
+def _trip(run: RunId, turn: int, asked: int) -> commands.RecordGuardrailTrip:
+    trip = GuardrailTrip(guardrail="polite", on="input")
+    return commands.RecordGuardrailTrip(run=run, turn=turn, asked=asked, trip=trip)
 
 
 def _failure(run: RunId, turn: int, *, retryable: bool = False, kind: str = "server") -> commands.RecordModelFailure:

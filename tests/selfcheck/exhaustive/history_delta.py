@@ -55,6 +55,8 @@ class HistoryDelta(msgspec.Struct):
                 open_run = observed.open_run
                 if open_run is not None and timer == f"retry:{observed.runs[open_run].failed}":
                     self._add_joining(observed, open_run)
+            case ev.ModelResponded(trip=trip) if trip is not None:
+                return
             case ev.ModelResponded(rejected=rejected, stop_reason=reason) if rejected and reason != "refusal":
                 if event.content:
                     self.added.append(told(Message("assistant", event.content)))

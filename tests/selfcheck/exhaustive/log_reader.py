@@ -317,6 +317,7 @@ def _read_run(observed: ObservedSession, event: ev.SessionEvent, configuration: 
             | ev.ContextPrepared()
             | ev.ModelRequested()
             | ev.ModelResponded()
+            | ev.GuardrailTripped()
             | ev.ModelFailed()
             | ev.RetryScheduled()
             | ev.RunResumed()
@@ -343,6 +344,8 @@ def _read_run(observed: ObservedSession, event: ev.SessionEvent, configuration: 
         case ev.ModelResponded():
             run.asked, run.resumes = 0, 0
             _read_answer(observed, run, event, configuration)
+        case ev.GuardrailTripped():
+            run.asked = 0
         case ev.ModelFailed():
             run.failed, run.asked = run.asked, 0
             run.attempts += 1
@@ -361,6 +364,9 @@ def _read_answer(
     cut = bool(uses) and event.stop_reason == "max_tokens"
     run.tokens += event.usage.output_tokens
     run.called += 0 if cut else len(uses)
+    if event.trip is not None:
+        run.concluded = False
+        return
     told = event.stop_reason if event.stop_details is not None and not uses else ""
     silent = not any(type(block) is TextBlock for block in event.content)
     if (told == "refusal" and (silent or event.rejected)) or (told == "max_tokens" and silent):

@@ -265,6 +265,9 @@ class Properties:
                 fits = fits and (spent or not (type(stimulus) is ev.ModelFailed and stimulus.retryable))
             case ev.RunFailed(kind="run_timeout"):
                 fits = type(stimulus) is ev.TimerFired
+            case ev.RunFailed(kind="guardrail", trip=trip):
+                told = stimulus.trip if isinstance(stimulus, ev.GuardrailTripped | ev.ModelResponded) else None
+                fits = trip is not None and told == trip
             case ev.RunFailed(kind="tool_execution"):
                 fits = self._is_failing(run)
                 self._expect("RECOVERY", fits, f"{event.run} fails after {run.breakages} breakages in a row")

@@ -36,6 +36,7 @@ SCOPE = Scope(
     interrupts=True,
     summaries=1,
     refuses=True,
+    guards=True,
     waits=True,
     describes=True,
 )

@@ -65,10 +65,12 @@ class Step(msgspec.Struct, frozen=True):
     checker: SessionChecker
     refuses: bool = False
     """A provider may refuse what a request holds."""
+    guards: bool = False
+    """Guardrails may trip."""
 
     def key(self) -> bytes:
         """Return the canonical key of the state after the batch."""
-        return canonical_key(self.state, self.observed, refuses=self.refuses)
+        return canonical_key(self.state, self.observed, refuses=self.refuses, guards=self.guards)
 
     def life(self, before: Life) -> Life:
         """Return the session after the batch."""
@@ -96,7 +98,7 @@ class Trials:
     """Tries moves in one scope, and counts how often each rule had something to judge."""
 
     def __init__(self, scope: Scope) -> None:
-        self._refuses = scope.refuses
+        self._refuses, self._guards = scope.refuses, scope.guards
         self._met: Counter[Rule] = Counter()
         self._promises = Properties(configuration(scope))
         self.transitions = 0
@@ -142,7 +144,7 @@ class Trials:
         checker = pickle.loads(life.checker)
         findings.extend(self._judge_batch(checker, observed, batch, planned.state))
         findings.extend(self._promises.judge_history(shown, planned.state.messages))
-        return Tried(findings, Step(batch, planned.state, observed, checker, self._refuses))
+        return Tried(findings, Step(batch, planned.state, observed, checker, self._refuses, self._guards))
 
     def _judge_inert(
         self, life: Life, move: Move, state: SessionState, observed: ObservedSession, answer: CommandRejected | Recorded
