@@ -4,7 +4,7 @@ For events, states and requests: `turn: 2 -> 3`, `content[0].input.rows[3].x: 1 
 the same only if their JSON is, so 1, 1.0 and true are three values; the order of an object's keys means nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import msgspec
@@ -37,28 +37,38 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         left, right = self.left, self.right
-        if isinstance(left, str) and isinstance(right, str) and len(left) + len(right) > 2 * WHOLE_CHARACTERS:
+        if isinstance(left, str) and isinstance(right, str) and self.is_long:
             return f"{self.path}: {words_of_changes(left, right)}"
         return f"{self.path}: {_shown(left)} -> {_shown(right)}"
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it is between two texts of which only the words that differ are told."""
+        left, right = self.left, self.right
+        return isinstance(left, str) and isinstance(right, str) and len(left) + len(right) > 2 * WHOLE_CHARACTERS
+
 
 def first_difference(left: object, right: object, path: str) -> Difference | None:
-    """Return where `left` and `right` differ first, in the order of the left one's fields, or None.
+    """Return the first of the `differences`, or None."""
+    return next(differences(left, right, path), None)
+
+
+def differences(left: object, right: object, path: str) -> Iterator[Difference]:
+    """Give the places where `left` and `right` differ, in the order of the left one's fields.
 
     Args:
         left: a Struct, or anything that JSON has a form for.
         right: likewise.
-        path: name of the whole value; the difference's path begins with it.
+        path: name of the whole value; each difference's path begins with it.
     """
     if isinstance(left, msgspec.Struct) and isinstance(right, msgspec.Struct):
-        return _in_structs(left, right, path)
-    if is_json_object(left) and is_json_object(right):
-        return _in_objects(left, right, path)
-    if _is_array(left) and _is_array(right):
-        return _in_arrays(left, right, path)
-    if type(left) is type(right) and left == right:
-        return None
-    return Difference(path=path, left=json_of(left), right=json_of(right))
+        yield from _in_structs(left, right, path)
+    elif is_json_object(left) and is_json_object(right):
+        yield from _in_objects(left, right, path)
+    elif _is_array(left) and _is_array(right):
+        yield from _in_arrays(left, right, path)
+    elif type(left) is not type(right) or left != right:
+        yield Difference(path=path, left=json_of(left), right=json_of(right))
 
 
 def json_of(value: object) -> Json:
@@ -71,14 +81,12 @@ def _is_array(value: object) -> TypeGuard[Sequence[Json]]:
     return isinstance(value, list | tuple)
 
 
-def _in_structs(left: msgspec.Struct, right: msgspec.Struct, path: str) -> Difference | None:
+def _in_structs(left: msgspec.Struct, right: msgspec.Struct, path: str) -> Iterator[Difference]:
     if type(left) is not type(right):
-        return Difference(path=f"{path}.type", left=_type_name(left), right=_type_name(right))
+        yield Difference(path=f"{path}.type", left=_type_name(left), right=_type_name(right))
+        return
     for field in left.__struct_fields__:
-        found = first_difference(getattr(left, field), getattr(right, field), f"{path}.{field}")
-        if found is not None:
-            return found
-    return None
+        yield from differences(getattr(left, field), getattr(right, field), f"{path}.{field}")
 
 
 def _type_name(value: msgspec.Struct) -> str:
@@ -86,31 +94,26 @@ def _type_name(value: msgspec.Struct) -> str:
     return str(config.tag) if config.tag is not None else type(value).__name__
 
 
-def _in_objects(left: JsonObject, right: JsonObject, path: str) -> Difference | None:
+def _in_objects(left: JsonObject, right: JsonObject, path: str) -> Iterator[Difference]:
     for key in [*left, *(key for key in right if key not in left)]:
         place = f"{path}.{key}" if key.isidentifier() else f"{path}[{msgspec.json.encode(key).decode()}]"
-        found = _in_members(left.get(key, NOTHING), right.get(key, NOTHING), place)
-        if found is not None:
-            return found
-    return None
+        yield from _in_members(left.get(key, NOTHING), right.get(key, NOTHING), place)
 
 
-def _in_arrays(left: Sequence[Json], right: Sequence[Json], path: str) -> Difference | None:
+def _in_arrays(left: Sequence[Json], right: Sequence[Json], path: str) -> Iterator[Difference]:
     for index in range(max(len(left), len(right))):
-        found = _in_members(
+        yield from _in_members(
             left[index] if index < len(left) else NOTHING,
             right[index] if index < len(right) else NOTHING,
             f"{path}[{index}]",
         )
-        if found is not None:
-            return found
-    return None
 
 
-def _in_members(left: object, right: object, path: str) -> Difference | None:
+def _in_members(left: object, right: object, path: str) -> Iterator[Difference]:
     if left is NOTHING or right is NOTHING:
-        return Difference(path=path, left=json_of(left), right=json_of(right))
-    return first_difference(left, right, path)
+        yield Difference(path=path, left=json_of(left), right=json_of(right))
+    else:
+        yield from differences(left, right, path)
 
 
 def _shown(value: Json) -> str:

@@ -10,6 +10,9 @@ saying how much. Colours and the terminal's width are for terminals only; a pipe
 
 import re
 import shlex
+import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -150,6 +153,45 @@ def write_json(document: object) -> None:
     """Write one JSON document and a line end, in UTF-8, which need not be the terminal's encoding."""
     text = safe_json(msgspec.json.encode(document).decode())
     typer.echo(text.encode())
+
+
+def json_lines(value: object) -> str:
+    """Return a value as JSON over several lines; nothing, where it stands for nothing."""
+    if value is msgspec.UNSET:
+        return "(nothing)"
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+class Progress:
+    """Tells how far long work is, on one line of stderr that is written over, and on a terminal only.
+
+    Args:
+        clock_s: seconds of a clock that does not go back.
+    """
+
+    AFTER_S = 2.0
+    EVERY_S = 0.5
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._due_s = clock_s() + self.AFTER_S
+        self._to = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+        self._told = False
+
+    def __call__(self, streams: int, events: int) -> None:
+        """Tell how much is done, where it is time for that."""
+        if self._to is None or (now_s := self._clock_s()) < self._due_s:
+            return
+        self._due_s = now_s + self.EVERY_S
+        self._told = True
+        self._to.write(f"\r\x1b[K{counted(events, 'event')} of {counted(streams, 'stream')} so far")
+        self._to.flush()
+
+    def done(self) -> None:
+        """Take the line away."""
+        if self._to is not None and self._told:
+            self._to.write("\r\x1b[K")
+            self._to.flush()
 
 
 def console() -> "Console":

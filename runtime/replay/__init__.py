@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from refold.replay.log_replay import replay as replay
     from refold.replay.log_replay import replay_sync as replay_sync
     from refold.replay.log_replay import state_at as state_at
+    from refold.replay.meant import MeantDifferences as MeantDifferences
+    from refold.replay.meant import write_expected as write_expected
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
@@ -25,5 +27,6 @@ else:
             "refold.inspection.request_view": "recorded_request RecordedRequest",
             "refold.inspection.tail": "follow_log",
             "refold.replay.log_replay": "Level NotReplayed replay replay_sync ReplayReport state_at",
+            "refold.replay.meant": "MeantDifferences write_expected",
         },
     )

@@ -24,10 +24,9 @@ from refold.actors.calls.request import WantedRequest, context_of, sent_digest
 from refold.actors.calls.tool_context import running_context, session_context
 from refold.agents.agent import AnyAgent, with_subagents
 from refold.agents.opened_deps import is_opened_first
-from refold.events.core.content import (
-    Json,
-)
+from refold.events.core.content import Json
 from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
+from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
 from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
@@ -44,13 +43,17 @@ from refold.events.model.request import applied, form_of, plain_request, prepare
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState
+from refold.replay.comparing import Accepts, Comparison, Mismatch, nothing_accepted
 from refold.replay.core_replay import (
     AFTER_A_DIFFERENCE,
+    AFTER_MEANT,
     EFFECTS_DIGEST,
+    PARTED_MAX,
     CoreReplay,
     Divergence,
     Tally,
     What,
+    caught_up,
 )
 from refold.replay.current_agent import (
     CurrentAgent,
@@ -61,7 +64,7 @@ from refold.replay.current_agent import (
     require_remembering,
     result_now,
 )
-from refold.replay.mismatch import Mismatch, in_recall, in_requests, in_summary, mismatch
+from refold.replay.kinds_of_difference import ConfigurationChanges, changed_configuration
 from refold.stores.event_store import EventStore
 from refold.tools.dry_run import DryRun, FailedInDryRun, NotComparable, NotOpened
 
@@ -91,20 +94,25 @@ class AgentsReplay:
         agent: today's.
         answer_s: how many seconds a piece of its code may take, > 0.
         deps: what the agent depends on, opened; None = nothing is opened for it.
+        accepts: says of a difference whether it is meant.
     """
 
-    def __init__(self, store: EventStore, agent: AnyAgent, answer_s: float, deps: object) -> None:
+    def __init__(
+        self, store: EventStore, agent: AnyAgent, answer_s: float, deps: object, accepts: Accepts = nothing_accepted
+    ) -> None:
         self.tally = Tally()
+        self.changes = ConfigurationChanges()
+        self.comparison = Comparison(accepts)
         self._agents = {
             each.name: CurrentAgent(each, store, replayed_deps(each, agent, deps)) for each in with_subagents(agent)
         }
-        self._store = store
-        self._dry_run = DryRun(answer_s)
+        self.store = store
+        self.dry_run = DryRun(answer_s)
 
     def session(self, stream: StreamName, agent: str) -> "AgentReplay | None":
         """Return what does a session again; None where its agent is not one of these."""
         current = self._agents.get(agent)
-        return AgentReplay(stream, current, self._store, self._dry_run, self.tally) if current is not None else None
+        return AgentReplay(stream, current, self) if current is not None else None
 
 
 def replayed_deps(agent: AnyAgent, main: AnyAgent, given: object) -> object:
@@ -124,28 +132,31 @@ class AgentReplay:
     Args:
         stream: of the session.
         current: its agent.
-        store: the log.
-        dry_run: runs the agent's code.
-        tally: counts the comparisons.
+        agents: all of them; counts the comparisons.
     """
 
-    def __init__(
-        self, stream: StreamName, current: CurrentAgent, store: EventStore, dry_run: DryRun, tally: Tally
-    ) -> None:
+    def __init__(self, stream: StreamName, current: CurrentAgent, agents: AgentsReplay) -> None:
+        store = agents.store
         self._stream = stream
         self._session = SessionId(kind_and_identifier(stream)[1])
         self._current = current
         self._store = store
-        self._dry_run = dry_run
-        self._tally = tally
+        self._dry_run = agents.dry_run
+        self._tally = agents.tally
+        self._comparison = agents.comparison
+        self._changes = agents.changes
+        self._changed: set[str] = set()
+        """Paths of its configuration that are known to be others today."""
         self._state = SESSION_CORE.initial()
         self._conversation = Conversation(store.read_payloads)
         self._recalling = PastRecalling(store, current.agent)
-        self._decisions: CurrentDecisions | None = CurrentDecisions(stream, current)
+        self._decisions: CurrentDecisions | None = CurrentDecisions(stream, current, self._comparison.accepts)
         self._configured: dict[int, AgentConfiguration] = {}
         self._places: list[tuple[int, int]] = [(0, 0)]
         """Position and time of each version."""
         self._ancestors: tuple[SessionId, ...] = ()
+        self._parted = 0
+        """So often a decision was another one, and that was meant."""
         self._found: set[What] = set()
         self._failed: list[Divergence] = []
         """Where today's code raises in this batch, and did not when it was recorded."""
@@ -165,7 +176,7 @@ class AgentReplay:
         self._failed = []
         found = await self._user_code(batch, stimulus)
         found += self._failed
-        decided = self._decided(batch)
+        decided = await self._decided(batch)
         if decided is not None:
             found.append(decided)
         self._state = evolve_all(SESSION_CORE, events, self._state)
@@ -176,16 +187,33 @@ class AgentReplay:
             if isinstance(event, ev.AgentConfigured):
                 self._configured[version] = event.configuration
                 self.core_version = event.configuration.code.core
+                await self._configuration(event.configuration, event_ref(self._stream, version))
         return found
 
-    def _decided(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+    async def _configuration(self, recorded: AgentConfiguration, place: str) -> None:
+        """Note how today's configuration differs from a recorded one."""
+        current = self._current
+        try:
+            then, now = await current.parts_of(recorded), await current.parts_of(current.configuration)
+        except LogFormatError:  # The log lacks a part of it, which each request that needs it says.
+            return
+        found = changed_configuration((recorded, *then), (current.configuration, *now))
+        self._changes.add(current.agent.name, place, found, self._changed)
+
+    async def _decided(self, batch: Sequence[StoredEvent]) -> Divergence | None:
         if self._decisions is None:
-            self._tally.miss("decision", event_ref(self._stream, batch[0].version), AFTER_A_DIFFERENCE)
+            why = AFTER_MEANT if self._parted > PARTED_MAX else AFTER_A_DIFFERENCE
+            self._tally.miss("decision", event_ref(self._stream, batch[0].version), why)
             return None
         divergence = self._decisions.decide(batch)
         self._tally.add("decision", differs=divergence is not None)
         if divergence is not None:
             self._decisions = None
+        elif self._decisions.parted:
+            self._decisions = CurrentDecisions(self._stream, self._current, self._comparison.accepts)
+            self._parted += 1
+            if self._parted > PARTED_MAX or not await caught_up(self._decisions, self._store, batch[-1]):
+                self._decisions = None
         return divergence
 
     def _with_effects_then(self, decided: Divergence) -> Divergence:
@@ -246,7 +274,8 @@ class AgentReplay:
             now = str(error)
             then: Json = failed_then or NOTHING
             difference = Difference(path=f"{what}.failure", left=then, right=now)
-            self._failed += self._compared(what, batch, Mismatch(difference, then, now) if now != then else None)
+            other = now != then and not self._comparison.accepts(difference)
+            self._failed += self._compared(what, batch, Mismatch(difference, then, now) if other else None)
         return None
 
     def _where(self, run: RunId | None = None, turn: int = 0) -> HookContext:
@@ -278,7 +307,7 @@ class AgentReplay:
         self, what: What, batch: Sequence[StoredEvent], recorded: ev.SessionEvent, now: ev.SessionEvent
     ) -> list[Divergence]:
         msgspec.structs.force_setattr(now, "at", recorded.at)
-        return self._compared(what, batch, mismatch(recorded, now, what))
+        return self._compared(what, batch, self._comparison.mismatch(recorded, now, what))
 
     async def _input(self, batch: Sequence[StoredEvent], event: ev.InputQueued | ev.TimerSet) -> list[Divergence]:
         if self._ancestors:
@@ -299,8 +328,9 @@ class AgentReplay:
         then = event.message if isinstance(event, ev.ModelFailed) and event.kind == "agent_loop" else ""
         now = await self._done_again("request", batch, lambda: self._request_now(pair), failed_then=then)
         if now is not None:
-            different = in_requests(pair.request, self._current.redaction.value(now), "request")
-            if different is None:
+            redacted = self._current.redaction.value(now)
+            different = self._comparison.requests(pair.request, redacted, "request")
+            if Comparison().requests(pair.request, redacted, "request") is None:
                 different = await self._in_sent(batch, reference.sent, now)
             found += self._compared("request", batch, different)
         if isinstance(event, ev.ModelResponded):
@@ -322,7 +352,11 @@ class AgentReplay:
             return (await self._current.guardrails.on_input(self._where(run.id, turn), whole, answered),)
 
         now = await self._done_again("guardrail", batch, judged)
-        return self._compared("guardrail", batch, mismatch(then, now[0], "guardrail")) if now is not None else []
+        return (
+            self._compared("guardrail", batch, self._comparison.mismatch(then, now[0], "guardrail"))
+            if now is not None
+            else []
+        )
 
     async def _pair(self, run: RunId, turn: int, reference: RequestReference) -> RequestPair:
         """Return the recorded request, and what is known of the one that is made today."""
@@ -390,12 +424,12 @@ class AgentReplay:
         now = await self._done_again("recall", batch, lambda: remembered(*asked))
         if now is None:
             return []
-        difference = in_recall(recorded, now)
-        if difference is not None:  # A memory may have changed between the decision to ask and the question.
+        if Comparison().recall(recorded, now) is not None:
+            # A memory may have changed between the decision to ask and the question.
             before_answer = (batch[0].position - 1, batch[0].at)
             later = await self._done_again("recall", batch, lambda: remembered(*before_answer))
-            difference = in_recall(recorded, later) if later is not None else difference
-        return self._compared("recall", batch, difference)
+            now = later if later is not None else now
+        return self._compared("recall", batch, self._comparison.recall(recorded, now))
 
     async def _request_now(self, pair: RequestPair) -> ModelRequest:
         self._current.given.recorded = Remembered(added=pair.prepared.added, recalled=pair.reference.recalled)
@@ -415,7 +449,7 @@ class AgentReplay:
             return sent
 
         sent = await self._done_again("request", batch, leaving, "as it leaves")
-        return mismatch(recorded, sent, "request.sent") if sent is not None else None
+        return self._comparison.mismatch(recorded, sent, "request.sent") if sent is not None else None
 
     async def _context(self, pair: RequestPair, added: Sequence[SystemAddition]) -> tuple[ModelRequest, Context]:
         plain, _ = await self._current.requests.plain(pair.wanted)
@@ -437,7 +471,12 @@ class AgentReplay:
             return (plan.replaced if plan is not None else None,)
 
         now = await self._done_again("summary", batch, planned)
-        return self._compared("summary", batch, in_summary(None, now[0])) if now is not None else []
+        return self._compared("summary", batch, self._summarised(None, now[0])) if now is not None else []
+
+    def _summarised(self, recorded: int | None, now: int | None) -> Mismatch | None:
+        """Return whether a summary stands for another number of messages; None = none was made."""
+        left, right = (NOTHING if replaced is None else replaced for replaced in (recorded, now))
+        return self._comparison.whole(left, right, "summary.replaced")
 
     async def _summary(
         self, batch: Sequence[StoredEvent], event: ev.ContextPrepared, reference: RequestReference
@@ -459,9 +498,9 @@ class AgentReplay:
         if now is None:
             return []
         replaced, request = now
-        difference = in_summary(event.replaced, replaced)
-        if difference is None and request is not None:
-            difference = in_requests(pair.request, request, "summary.request")
+        difference = self._summarised(event.replaced, replaced)
+        if difference is None and request is not None and event.replaced == replaced:
+            difference = self._comparison.requests(pair.request, request, "summary.request")
         return self._compared("summary", batch, difference)
 
     async def _answer(
@@ -489,8 +528,9 @@ class AgentReplay:
         found: Mismatch | None = None
         if left != right:
             sides: tuple[Json, Json] = (NOTHING if left is None else left, NOTHING if right is None else right)
-            named = Difference(path="call.refused", left=sides[0], right=sides[1])
-            found = Mismatch(named, {**now.call, "refused": left}, {**now.call, "refused": right})
+            found = self._comparison.whole(*sides, "call.refused")
+            if found is not None:
+                found = Mismatch(found.difference, {**now.call, "refused": left}, {**now.call, "refused": right})
         divergences = self._compared("call", batch, found)
         if now.missed is not None:
             self._tally.miss("result", event_ref(self._stream, batch[0].version), now.missed)
@@ -502,8 +542,8 @@ class AgentReplay:
 class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
     """Decides a session again as if today's configuration had been in force all along."""
 
-    def __init__(self, stream: StreamName, current: CurrentAgent) -> None:
-        super().__init__(stream, SESSION_CORE, SESSION_CODEC)
+    def __init__(self, stream: StreamName, current: CurrentAgent, accepts: Accepts) -> None:
+        super().__init__(stream, SESSION_CORE, SESSION_CODEC, accepts)
         self._current = current
         self._same_prices = True
 

@@ -17,7 +17,7 @@ import msgspec
 
 from refold.events.core.codec import EventCodec
 from refold.events.core.content import Json, Message
-from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
+from refold.events.core.difference import NOTHING, Difference, json_of
 from refold.events.core.errors import CoreFailed, LogFormatError, RefoldError
 from refold.events.core.event import Event
 from refold.events.core.ids import StreamName, event_ref
@@ -26,6 +26,9 @@ from refold.events.core.records import StoredEvent
 from refold.events.model.messages import RequestReference
 from refold.events.session.events import AgentConfigured, TerminalEvent
 from refold.events.session.state import SessionState
+from refold.inspection.log_reading import Batches
+from refold.replay.comparing import Accepts, Comparison, nothing_accepted
+from refold.stores.event_store import EventStore
 
 S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
@@ -54,6 +57,10 @@ OTHER_REASONS = "other reasons"
 AFTER_A_DIFFERENCE = "it follows a decision that differs"
 """Why the later decisions of a session are not compared."""
 
+PARTED_MAX = 20
+"""So often in one session the decisions go on behind one that is meant to be another; each time its log is read."""
+
+AFTER_MEANT = f"it follows more than {PARTED_MAX} decisions that differ and are meant to"
 
 Differs = Literal["history", "consequence", "missing", "extra", "pending", "failure"] | What
 """How today's code and a recorded batch differ.
@@ -166,9 +173,17 @@ class CoreReplay(Generic[S, E]):
         stream: its name.
         core: the four functions that decide it.
         codec: reads its events.
+        accepts: says of a difference whether it is meant.
     """
 
-    def __init__(self, stream: StreamName, core: PureCore[S, Any, E], codec: EventCodec[E]) -> None:
+    def __init__(
+        self,
+        stream: StreamName,
+        core: PureCore[S, Any, E],
+        codec: EventCodec[E],
+        accepts: Accepts = nothing_accepted,
+    ) -> None:
+        self._comparison = Comparison(accepts)
         self._stream = stream
         self._core = core
         self._codec = codec
@@ -177,6 +192,8 @@ class CoreReplay(Generic[S, E]):
         self._wanted: tuple[str, ...] = ()
         self.core_version: int | None = None
         """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
+        self.parted = False
+        """Whether the state is not the recorded one any more: a consequence differs, and that is meant."""
 
     def fold(self, batch: Sequence[StoredEvent]) -> Divergence | None:
         """Evolve the state through a batch; return where today's fold fails on it, if it does.
@@ -190,6 +207,7 @@ class CoreReplay(Generic[S, E]):
                 self._state = evolve_all(self._core, (event,), self._state)
             except LogFormatError as error:
                 return self._failure(batch, index, event, error)
+        self._wanted = tuple(batch[0].pending or ())
         return None
 
     def decide(self, batch: Sequence[StoredEvent]) -> Divergence | None:
@@ -244,25 +262,31 @@ class CoreReplay(Generic[S, E]):
             left=f"{sent.messages:,} messages, SHA-256 {sent.digest[:16]}…",
             right=f"{length:,} messages, SHA-256 {digest[:16]}…: {which} not what was sent",
         )
+        if self._comparison.accepts(difference):
+            return None
         now = json_of(list(state.messages[agreed:length]))
         return self._divergence(batch, -1, "history", difference, now=now)
 
     def _in_consequences(
         self, batch: Sequence[StoredEvent], recorded: Sequence[E], now: Sequence[E]
     ) -> Divergence | None:
+        accepts = self._comparison.accepts
         for index in range(max(len(recorded), len(now))):
             path = f"consequences[{index}]"
-            if index >= len(now):
-                whole = json_of(recorded[index])
-                return self._divergence(batch, index, "missing", Difference(path=path, left=whole), recorded=whole)
-            if index >= len(recorded):
-                whole = json_of(now[index])
-                return self._divergence(batch, index, "extra", Difference(path=path, right=whole), now=whole)
-            again = self._counted_alike(recorded[index], now[index])
-            difference = difference_of(recorded[index], again, path)
+            again = self._counted_alike(recorded[index], now[index]) if index < min(len(recorded), len(now)) else None
+            left = json_of(recorded[index]) if index < len(recorded) else NOTHING
+            right = json_of(again or now[index]) if index < len(now) else NOTHING
+            if again is not None:
+                difference = self._comparison.difference(recorded[index], again, path)
+                differs: Differs = "consequence"
+                self.parted |= difference is None and left != right
+            else:
+                whole = Difference(path=path, left=left, right=right)
+                difference = None if accepts(whole) else whole
+                differs = "missing" if right is NOTHING else "extra"
+                self.parted |= difference is None
             if difference is not None:
-                left, right = json_of(recorded[index]), json_of(again)
-                return self._divergence(batch, index, "consequence", difference, recorded=left, now=right)
+                return self._divergence(batch, index, differs, difference, recorded=left, now=right)
         return None
 
     def _counted_alike(self, recorded: E, now: E) -> E:
@@ -276,12 +300,13 @@ class CoreReplay(Generic[S, E]):
     ) -> Divergence | None:
         recorded = tuple(batch[0].pending or ())
         keys, keys_now = keys_of(recorded), keys_of(now)
-        difference = difference_of(keys, keys_now, "pending")
+        difference = self._comparison.difference(keys, keys_now, "pending")
         left, right = json_of(keys), json_of(keys_now)
         # Logs of before have no digest of the effects.
-        if difference is None and len(recorded) > len(keys) and recorded != now:
+        if keys == keys_now and len(recorded) > len(keys) and recorded != now:
             right = json_of(wanted)
             difference = Difference(path=EFFECTS_DIGEST, left=recorded[-1], right=now[-1])
+            difference = None if self._comparison.accepts(difference) else difference
         if difference is None:
             return None
         return self._divergence(batch, len(batch) - 2, "pending", difference, recorded=left, now=right)
@@ -315,6 +340,21 @@ class CoreReplay(Generic[S, E]):
             now=now,
             core_version=self.core_version,
         )
+
+
+async def caught_up(again: CoreReplay[S, E], store: EventStore, last: StoredEvent) -> bool:
+    """Take a stream up to an event without deciding anything; return whether it can be folded.
+
+    Raises:
+        LogFormatError: an event cannot be decoded.
+        PersistenceError: the log cannot be read.
+    """
+    async for batch in Batches(store, last.stream):
+        if again.fold(batch) is not None:
+            return False
+        if batch[-1].version >= last.version:
+            break
+    return True
 
 
 class _History:
@@ -352,8 +392,3 @@ def _words_of_fault(error: BaseException) -> str:
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in sys.stdlib_module_names
     ]
     return words + lines[-1] if lines else words
-
-
-def difference_of(recorded: object, now: object, path: str) -> Difference | None:
-    """Return where two values differ first; the same JSON is the quick answer, and nearly always the answer."""
-    return None if _encode(recorded) == _encode(now) else first_difference(recorded, now, path)

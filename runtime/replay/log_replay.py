@@ -19,7 +19,7 @@ The rule: what was not replayed is said in the report.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -27,6 +27,7 @@ import msgspec
 
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.errors import ConfigError, DivergenceError
+from refold.events.core.ids import event_ref
 from refold.events.core.pure_core import PureCore
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.configuration import CORE_VERSION
@@ -43,7 +44,18 @@ from refold.inspection.log_reading import (
     session_head,
     stream_head,
 )
-from refold.replay.core_replay import AFTER_A_DIFFERENCE, Compared, CoreReplay, Divergence
+from refold.replay.core_replay import (
+    AFTER_A_DIFFERENCE,
+    AFTER_MEANT,
+    PARTED_MAX,
+    Compared,
+    CoreReplay,
+    Divergence,
+    Tally,
+    caught_up,
+)
+from refold.replay.kinds_of_difference import ConfigurationChange, DifferenceKinds, KindOfDifference
+from refold.replay.meant import NOTHING_MEANT, AcceptedDifference, Accepting, ExpectedDifference, MeantDifferences
 from refold.stores.event_store import EventStore
 from refold.stores.past_state import past_state
 from refold.tools.dry_run import ANSWER_S
@@ -96,6 +108,15 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of the streams, those that are sessions of agents."""
     other_agents: dict[str, int] = {}
     """At level `decide`: how many sessions of other agents were left out, by the agent's name."""
+    kinds: tuple[KindOfDifference, ...] = ()
+    """All kinds of divergences, in the order in which they first happened."""
+    changes: tuple[ConfigurationChange, ...] = ()
+    """At level `decide`: what of the agents' configurations is not as it was recorded, whether it makes a difference or
+    not."""
+    accepted: tuple[AcceptedDifference, ...] = ()
+    """Differences that are meant, in the order in which they first happened."""
+    unmet: tuple[ExpectedDifference, ...] = ()
+    """What was expected and did not occur."""
 
     @property
     def nothing_replayed(self) -> bool:
@@ -167,6 +188,8 @@ async def replay(
     agent: "AnyAgent | None" = None,
     deps: object = None,
     answer_s: float = ANSWER_S,
+    meant: MeantDifferences = NOTHING_MEANT,
+    progress: Callable[[int, int], object] | None = None,
 ) -> ReplayReport:
     """Do a log again and return what was found; nothing is written.
 
@@ -184,6 +207,8 @@ async def replay(
             that is a value, as no other is opened: what needs it counts as not compared. Those that were given with a
             session or an input are not in the log.
         answer_s: how many seconds a piece of its code may take there, such as one pass through a hook, > 0.
+        meant: differences that are looked past.
+        progress: called after each batch with how many streams were begun and how many events were done again.
 
     Raises:
         ConfigError: there is no such session, stream or level, a kind cannot work, an agent is missing or too many, or
@@ -198,8 +223,10 @@ async def replay(
         raise ConfigError("name a session or a stream, not both")
     known = kinds_with(kinds) if kinds else KINDS
     async with opened(log) as store, AsyncExitStack() as stack:
-        findings = _Findings()
-        agents = await _agents_replay(store, agent, answer_s, deps, stack) if agent is not None else None
+        findings = _Findings(Accepting(meant), progress)
+        agents = (
+            await _agents_replay(store, agent, answer_s, deps, stack, findings.accepts) if agent is not None else None
+        )
         if session is not None:
             await _replay_stream(store, await session_head(store, session), known, level, findings, agents)
         elif stream is not None:
@@ -220,9 +247,13 @@ async def replay(
             other_core_versions=tuple(sorted(findings.core_versions - {CORE_VERSION})),
             diverged=findings.diverged,
             divergences=tuple(_earliest(findings.divergences)),
-            compared=agents.tally.report() if agents is not None else (),
+            compared=(agents or findings).tally.report(),
             sessions=findings.sessions,
             other_agents=dict(sorted(findings.other_agents.items())),
+            kinds=findings.kinds.report(),
+            changes=agents.changes.report() if agents is not None else (),
+            accepted=findings.accepts.accepted,
+            unmet=findings.accepts.unmet,
         )
 
 
@@ -236,6 +267,7 @@ def replay_sync(
     agent: "AnyAgent | None" = None,
     deps: object = None,
     answer_s: float = ANSWER_S,
+    meant: MeantDifferences = NOTHING_MEANT,
 ) -> ReplayReport:
     """Do as `replay` does, from code that runs no event loop.
 
@@ -243,7 +275,17 @@ def replay_sync(
         RuntimeError: an event loop is running; write `await replay(...)`.
     """
     return asyncio.run(
-        replay(log, level=level, session=session, stream=stream, kinds=kinds, agent=agent, deps=deps, answer_s=answer_s)
+        replay(
+            log,
+            level=level,
+            session=session,
+            stream=stream,
+            kinds=kinds,
+            agent=agent,
+            deps=deps,
+            answer_s=answer_s,
+            meant=meant,
+        )
     )
 
 
@@ -279,7 +321,11 @@ async def state_at(
 class _Findings:
     """What a replay has found so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, accepts: Accepting, progress: Callable[[int, int], object] | None) -> None:
+        self.accepts = accepts
+        self.kinds = DifferenceKinds()
+        self.tally = Tally()
+        self._progress = progress
         self.streams = 0
         self.sessions = 0
         self.batches = 0
@@ -295,10 +341,14 @@ class _Findings:
         self.events += len(batch)
         if core_version is not None:
             self.core_versions.add(core_version)
+        if self._progress is not None:
+            self._progress(self.streams, self.events)
 
     def add_divergences(self, divergences: Sequence[Divergence]) -> None:
         self.diverged += bool(divergences)
         self.divergences += divergences
+        for divergence in divergences:
+            self.kinds.add(divergence)
         if len(self.divergences) > 2 * DIVERGENCES_KEPT:
             self.divergences = _earliest(self.divergences)
 
@@ -308,12 +358,17 @@ def _earliest(divergences: Iterable[Divergence]) -> list[Divergence]:
 
 
 async def _agents_replay(
-    store: EventStore, agent: "AnyAgent", answer_s: float, deps: object, stack: AsyncExitStack
+    store: EventStore,
+    agent: "AnyAgent",
+    answer_s: float,
+    deps: object,
+    stack: AsyncExitStack,
+    accepts: Accepting,
 ) -> "AgentsReplay":
     from refold.agents.opened_deps import opened as opened_deps
     from refold.replay.agent_replay import AgentsReplay
 
-    return AgentsReplay(store, agent, answer_s, await opened_deps(deps, "the replay", stack))
+    return AgentsReplay(store, agent, answer_s, await opened_deps(deps, "the replay", stack), accepts)
 
 
 async def _replay_stream(
@@ -333,13 +388,22 @@ async def _replay_stream(
         return
     findings.streams += 1
     findings.sessions += kind_of(head.stream) == SESSION_KIND
-    stream_replay = CoreReplay(head.stream, kind.core, kind.codec)
+    parted = 0
+    stream_replay = CoreReplay(head.stream, kind.core, kind.codec, findings.accepts)
     async for batch in Batches(store, head.stream):
         divergence = stream_replay.fold(batch) if level == "fold" else stream_replay.decide(batch)
         findings.add(batch, stream_replay.core_version)
         if divergence is not None:
             findings.add_divergences([divergence])
             return
+        if stream_replay.parted:
+            parted += 1
+            if parted > PARTED_MAX:
+                findings.tally.miss("decision", event_ref(head.stream, batch[-1].version), AFTER_MEANT)
+                return
+            stream_replay = CoreReplay(head.stream, kind.core, kind.codec, findings.accepts)
+            if not await caught_up(stream_replay, store, batch[-1]):
+                return
 
 
 async def _decide_session(store: EventStore, head: StreamHead, findings: _Findings, agents: "AgentsReplay") -> None:

@@ -49,6 +49,7 @@ from refold.events.core.errors import DivergenceError
 from refold.events.session.core import SESSION_CORE
 from refold.events.session.events import (
     ModelFailed,
+    ModelRequested,
     ModelResponded,
     RunStarted,
     ToolApprovalRequested,
@@ -56,7 +57,7 @@ from refold.events.session.events import (
 )
 from refold.events.session.react import CallModel, RunTool
 from refold.memory import EpisodicStore, WorkingMemory
-from refold.replay import ReplayReport, replay, replay_sync
+from refold.replay import MeantDifferences, ReplayReport, replay, replay_sync, write_expected
 from refold.replay.core_replay import What
 from refold.stores import InMemoryStore
 
@@ -257,6 +258,90 @@ async def test_what_has_changed_is_found_where_it_first_makes_a_difference(
     assert [why for what, why in missed(report) if what != "decision"] == []
     with pytest.raises(DivergenceError, match=r"session/s@"):
         report.raise_for_divergence()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"middleware": []},
+        {"policy": None},
+        {"config": {"system_prompt": "Reign.", "max_turns": 1}},
+        {"context": Summarising(300)},
+        {"memory": None, "working_memory": None},
+        {"middleware": [Office(call="look")]},
+    ],
+)
+async def test_what_is_meant_is_looked_past_and_what_lies_behind_it_is_not(
+    log: InMemoryStore, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    path = tmp_path / "expected.json"
+    learnt = await replay(log, agent=office(**changed), meant=MeantDifferences(learn=True))
+    learnt.raise_for_divergence(allow_missing=["decisions that differ and are meant to"])
+    assert write_expected(path, learnt.accepted) == len({(each.path, each.said) for each in learnt.accepted}) > 0
+    meant = MeantDifferences.read(path)
+    again = await replay(log, agent=office(**changed), meant=meant)
+    assert (again.divergences, again.accepted, again.unmet) == ((), learnt.accepted, ())
+    for left_out in {each.path for each in learnt.accepted}:  # Each is a difference of its own.
+        fewer = tuple(each for each in meant.expected if each.path != left_out)
+        report = await replay(log, agent=office(**changed), meant=MeantDifferences(expected=fewer))
+        assert left_out in [kind.path for kind in report.kinds]
+    unchanged = await replay(log, agent=office(), meant=meant)
+    assert (unchanged.divergences, unchanged.accepted, unchanged.unmet) == ((), (), meant.expected)
+
+
+@pytest.mark.parametrize(
+    ("ignored", "left"),
+    [
+        (["input", "request"], ["9 result.content[0].text", "14 answer.content[0].text"]),
+        (["*.content[]", "*.original", "request.system_prompt"], []),
+        (["*.content[0].text", "*.original", "request.system"], ["6 request.system_prompt"]),
+        (["input.content[1]", "answer.content[].text", "request.*", "result"], ["3 input.content[0].text"]),
+    ],
+)  # fmt: skip
+async def test_a_path_is_ignored_with_what_lies_below_it(
+    log: InMemoryStore, ignored: list[str], left: list[str]
+) -> None:
+    meant = MeantDifferences(ignored=tuple(ignored))
+    assert places(await replay(log, agent=office(middleware=[]), session="s", meant=meant)) == left
+
+
+async def test_what_is_meant_of_the_core_goes_on_behind_it_as_well(
+    log: InMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    react = type(SESSION_CORE).react
+
+    def changed(state: Any, event: Any) -> Any:
+        return [
+            msgspec.structs.replace(each, turn=each.turn + 7) if isinstance(each, ModelRequested) else each
+            for each in react(state, event)
+        ]
+
+    monkeypatch.setattr(type(SESSION_CORE), "react", staticmethod(changed))
+    turns = MeantDifferences(ignored=("consequences[].turn",))
+    report = await replay(log, session="s", meant=turns)
+    assert [kind.path for kind in report.kinds] == ["pending.digest"]
+    report = await replay(log, session="s", meant=MeantDifferences(ignored=(*turns.ignored, "pending")))
+    assert (report.divergences, report.missing()) == ((), [])
+    assert {each.path for each in report.accepted} == {"consequences[].turn", "pending.digest"}
+
+
+async def test_what_changed_of_the_configuration_is_told_also_where_it_makes_no_difference(log: InMemoryStore) -> None:
+    @tool(name="look", description="Look closely.", tier="observe", effect="pure", timeout_s=7, display_name="Seeing")
+    async def other_look(what: str) -> str:
+        return f"{what} seen"
+
+    report = await replay(log, agent=office(look=other_look, config={"max_turns": 7}, clerk_prompt="Bow."))
+    assert {(each.agent, str(each), each.sessions) for each in report.changes} == {
+        ("boss", 'tools.look.description: "Look." -> "Look closely."', 1),
+        ("boss", "tools.look.timeout_s: 120.0 -> 7.0", 1),
+        ("boss", 'tools.look.display_name: "" -> "Seeing"', 1),
+        ("boss", "max_turns: 50 -> 7", 1),
+        ("clerk", 'prompt: "Serve." -> "Bow."', 1),
+    }
+    assert [(kind.path, kind.streams) for kind in report.kinds] == [
+        ("request.tools.look.description", 1), ("request.system_prompt", 1)
+    ]  # fmt: skip
+    assert (await replay(log, agent=office())).changes == ()
 
 
 async def test_a_window_that_leaves_more_out_shows_in_the_messages_of_the_request(log: InMemoryStore) -> None:

@@ -149,3 +149,32 @@ counting = agent_of(*[lambda request: refold.say(f"{len(request.messages)} messa
 paying_again = agent_of(*[refold.use("pay", {"amount": 4}), refold.say("All paid.")] * 2)
 failing = agent_of(*[refold.ProviderError("no such model", kind="invalid_request")] * 9)
 holder = [plain]
+
+RULES = (
+    "You keep the desk of a hotel. "
+    + "Ask before you promise a room. " * 6
+    + "Answer in two sentences. Be kind to all who ask."
+)
+
+
+def desk_of(prompt: str = RULES, **more: Any) -> refold.Agent:
+    """Return an agent that is recorded as `desk`, and replayed as what it was changed into."""
+    settings = refold.AgentConfig(model="m", system_prompt=prompt, max_turns=more.pop("max_turns", 9))
+    return refold.Agent(
+        name="desk",
+        config=settings,
+        provider=refold.ScriptedProvider([answer] * 99),
+        tools=more.pop("tools", [pay, look]),
+        **more,
+    )
+
+
+class Strictly(refold.Middleware):
+    def on_tool_call(self, context: refold.HookContext, call: refold.ProposedCall) -> refold.Deny:
+        return refold.Deny("not today")
+
+
+desk = desk_of()
+desk_reworded = desk_of(RULES.replace("two", "three"))
+desk_without_pay = desk_of(RULES.replace("two", "three"), tools=[look], max_turns=1)
+desk_strict = desk_of(middleware=[Strictly()])

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from refold.commands.output import cell, counted, table, write_paragraph, write_table
+from refold.commands.output import Progress, cell, counted, table, write_paragraph, write_table
 
 
 def written(width: int, *, terminal: bool = True) -> tuple[Console, StringIO]:
@@ -53,3 +53,22 @@ def test_a_cell_is_one_safe_line() -> None:
 )
 def test_things_are_counted_in_the_plural(number: int, noun: str, words: str) -> None:
     assert counted(number, noun) == words
+
+
+class Screen(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("file", "told"), [(Screen(), 2), (StringIO(), 0)], ids=["a terminal", "a file"])
+def test_long_work_is_told_of_on_a_terminal_after_two_seconds_and_not_too_often(
+    monkeypatch: pytest.MonkeyPatch, file: StringIO, told: int
+) -> None:
+    monkeypatch.setattr("sys.stderr", file)
+    times = iter((0.0, 1.9, 2.0, 2.1, 2.6))
+    progress = Progress(lambda: next(times))
+    for _ in range(4):
+        progress(1, 2_000)
+    assert file.getvalue().count("2,000 events of 1 stream so far") == told
+    progress.done()
+    assert file.getvalue().endswith("\r\x1b[K" if told else "")

@@ -4,7 +4,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from refold.commands.execution import (
@@ -18,21 +17,16 @@ from refold.commands.execution import (
     command,
     option,
 )
-from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+from refold.commands.look.replay_report import Asked, write_report
+from refold.commands.output import Progress, console, counted, json_lines, one_line, tell, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
     from refold.agents.agent import AnyAgent
     from refold.inspection.kinds import GivenKind
-    from refold.replay.core_replay import Divergence
     from refold.replay.log_replay import Level, ReplayReport
-
-
-LINE_CHARACTERS = 2_000
-"""After so many characters the line that names a divergence is cut; both sides are shown whole below it."""
+    from refold.replay.meant import MeantDifferences
 
 
 class LevelName(StrEnum):
@@ -50,50 +44,70 @@ _LEVELS: "dict[LevelName, Level]" = {
 }
 
 
+LevelOption = Annotated[
+    LevelName | None,
+    typer.Option(
+        help="fold: the state only. core: every decision, compared with the recorded one. decide: also what of "
+        "--agent decides, as a dry run. [default: decide with --agent, else core]",
+        show_default=False,
+    ),
+]
+AgentOption = Annotated[str | None, option("--agent", "AGENT", "module:attribute of the agent that decides.")]
+DepsOption = Annotated[
+    str | None, option("--deps", "DEPS", "module:attribute of what --agent depends on here, as Agent(deps=…).")
+]
+MissingOption = Annotated[
+    list[str] | None,
+    option(
+        "--allow-missing",
+        "REASON",
+        "What need not be compared: a text that is in the line which says so. May be given again.",
+    ),
+]
+IgnoreOption = Annotated[
+    list[str] | None,
+    option(
+        "--ignore",
+        "PATH",
+        "Look past differences at this path and below it, such as request.system_prompt; [] stands for all places of "
+        "an array, * for any name. May be given again.",
+    ),
+]
+
+
 @command
 async def replay(
     log: LogArgument,
     session: Annotated[str | None, argument("SESSION", "Only this session.")] = None,
-    level: Annotated[
-        LevelName | None,
-        typer.Option(
-            help="fold: the state only. core: every decision, compared with the recorded one. decide: also what of "
-            "--agent decides, as a dry run. [default: decide with --agent, else core]",
-            show_default=False,
-        ),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(metavar="AGENT", help="module:attribute of the agent that decides.", show_default=False),
-    ] = None,
-    deps: Annotated[
-        str | None,
-        option("--deps", "DEPS", "module:attribute of what --agent depends on here, as Agent(deps=…)."),
-    ] = None,
+    level: LevelOption = None,
+    agent: AgentOption = None,
+    deps: DepsOption = None,
     kind: KindOption = None,
     stream: Annotated[
         str | None, typer.Option(metavar="STREAM", help="Only this stream, such as book/ACME.", show_default=False)
     ] = None,
     at: Annotated[int | None, option("--at", "N", "Show the state of --stream after version N.")] = None,
-    allow_missing: Annotated[
-        list[str] | None,
-        option(
-            "--allow-missing",
-            "REASON",
-            "What need not be compared: a text that is in the line which says so. May be given again.",
-        ),
+    allow_missing: MissingOption = None,
+    ignore: IgnoreOption = None,
+    expect: Annotated[
+        Path | None, option("--expect", "FILE", "Look past the differences that this file holds, and no others.")
     ] = None,
+    write_expect: Annotated[
+        Path | None, option("--write-expect", "FILE", "Look past all differences, and write them into this file.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Write long sides of a divergence whole.")] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Replay a log with today's code.
 
     Exits 1 at a divergence, and shows both sides; and if nothing was replayed, since today's code knows none of the
     kinds of streams in the log. Exits 4 where there is no divergence and not everything could be compared, but for
-    what --allow-missing names. Exits 2 where no stream of the log is of a kind that --kind names. At level core the
-    events that follow from every recorded stimulus and the effects in flight after it are decided again and compared
-    with the recorded ones, field by field: evolve, react and pending. What admit decided is the stimulus; commands
-    are not recorded, so a change of admit alone shows nowhere. No model and no tool runs, and of your code only the
-    cores that --kind names.
+    what --allow-missing names. A difference that is meant, by --ignore or --expect, is looked past, and the comparison
+    goes on behind it; what FILE expects and does not occur any more is told. Exits 2 where no stream of the log is of
+    a kind that --kind names. At level core the events that follow from every recorded stimulus and the effects in
+    flight after it are decided again and compared with the recorded ones, field by field: evolve, react and pending.
+    What admit decided is the stimulus; commands are not recorded, so a change of admit alone shows nowhere. No model
+    and no tool runs, and of your code only the cores that --kind names.
 
     At level decide, what of --agent decides makes a dry run on what its sessions and those of its subagents recorded:
     configuration, prompt (also a function), tool schemas, offer, recall, context window, middleware, argument checks,
@@ -105,8 +119,9 @@ async def replay(
     JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], kinds_without_streams, core_version,
     other_core_versions, diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left,
     right}, recorded, now, core_version}], compared: [{what, compared, differ, not_compared: [{why, times, first}]}],
-    sessions, other_agents}; the first divergence of each stream, at level decide of each kind of comparison in it, in
-    order of position. With --at: {stream, version, state}.
+    sessions, other_agents, kinds: [{differs, path, streams, first, said}], changes: [{agent, path, left, right,
+    sessions, first}], accepted: [{path, said, times}], unmet: [{path, said}]}; the first divergence of each stream, at
+    level decide of each kind of comparison in it, in order of position. With --at: {stream, version, state}.
     """
     from refold.inspection.log_reading import require_kinds
     from refold.replay.log_replay import replay as replay_log
@@ -115,6 +130,10 @@ async def replay(
         return await _state(log, stream, kind or [], at, as_json)
     given = _loaded(kind or [])
     await require_kinds(log, given)
+    if write_expect is not None and expect is not None:
+        raise typer.BadParameter("--write-expect writes all differences; leave --expect out")
+    meant = _meant(ignore or [], expect, learn=write_expect is not None)
+    progress = Progress()
     report = await replay_log(
         log,
         level=_LEVELS[level] if level is not None else None,
@@ -123,15 +142,42 @@ async def replay(
         kinds=given,
         agent=_loaded_agent(agent) if agent is not None else None,
         deps=_loaded_deps(deps) if deps is not None else None,
+        meant=meant,
+        progress=progress,
     )
-    missing = report.missing(allow_missing or ())
+    progress.done()
+    if write_expect is not None:
+        _write_expected(write_expect, report)
+    options = {"--agent": agent, "--deps": deps, "--level": level.value if level is not None else None}
+    told = [word for name, value in options.items() if value is not None for word in (name, value)]
+    told += [word for value in kind or [] for word in ("--kind", value)]
+    asked = Asked(log=str(log), options=tuple(told), full=full)
+    return _tell(report, report.missing(allow_missing or ()), asked, as_json=as_json)
+
+
+def _tell(report: "ReplayReport", missing: "Sequence[str]", asked: Asked, *, as_json: bool) -> int:
     if as_json:
         write_json(report)
     else:
-        _write_report(report, missing)
+        write_report(report, missing, asked)
     if report.divergence is not None or report.nothing_replayed:
         return EXIT_FOUND
     return EXIT_NOT_COMPARED if missing else EXIT_OK
+
+
+def _meant(ignored: "Sequence[str]", expected: Path | None, *, learn: bool) -> "MeantDifferences":
+    from refold.replay.meant import MeantDifferences
+
+    if expected is not None:
+        return MeantDifferences.read(expected, ignored=ignored)
+    return MeantDifferences(ignored=tuple(ignored), learn=learn)
+
+
+def _write_expected(path: Path, report: "ReplayReport") -> None:
+    from refold.replay.meant import write_expected
+
+    number = write_expected(path, report.accepted)
+    tell(f"{counted(number, 'expected difference')} written to {path}")
 
 
 async def _state(log: Path, stream: str | None, kinds: list[str], at: int, as_json: bool) -> int:
@@ -148,7 +194,7 @@ async def _state(log: Path, stream: str | None, kinds: list[str], at: int, as_js
         write_json({"stream": stream, "version": at, "state": state})
     else:
         write_paragraph(console(), f"{one_line(stream)} after version {at}:", style="bold")
-        write_paragraph(console(), _json_lines(state), indent=2)
+        write_paragraph(console(), json_lines(state), indent=2)
     return EXIT_OK
 
 
@@ -170,68 +216,3 @@ def _loaded(kinds: list[str]) -> "dict[str, GivenKind]":
     from refold.agents.loading import load_kinds
 
     return load_kinds(kinds)
-
-
-def _write_report(report: "ReplayReport", missing: "Sequence[str]") -> None:
-    to = console()
-    if report.divergence is not None:
-        _write_divergence(to, report.divergence)
-    for other in report.divergences[1:]:
-        write_paragraph(to, f"also {one_line(str(other), LINE_CHARACTERS)}", style="red")
-    if report.diverged > len(report.divergences):
-        write_paragraph(to, f"… and {report.diverged - len(report.divergences):,} more", style="red")
-    for left_out in report.not_replayed:
-        write_paragraph(to, f"not replayed: kind {left_out.kind!r} ({counted(left_out.streams, 'stream')})")
-    if report.other_core_versions:
-        versions = ", ".join(map(str, report.other_core_versions))
-        write_paragraph(
-            to,
-            f"recorded in part by core version {versions}, today's is {report.core_version}: what they decided "
-            "differently by intent shows as a divergence",
-        )
-    _write_compared(to, report)
-    done = "folded" if report.level == "fold" else "decided again and compared"
-    counts = ", ".join(
-        (counted(report.streams, "stream"), counted(report.batches, "batch"), counted(report.events, "event"))
-    )
-    if report.nothing_replayed:
-        write_paragraph(to, f"level {report.level}: nothing was replayed", style="bold red")
-        return
-    verdict = f"divergence in {counted(report.diverged, 'stream')}" if report.diverged else "no divergence"
-    if missing and not report.diverged:
-        verdict = "no divergence in what was compared"
-    write_paragraph(
-        to, f"level {report.level}: {verdict}: {counts} {done}", style="bold red" if report.diverged else "bold"
-    )
-    if missing and not report.diverged:
-        write_paragraph(
-            to, f"not everything was compared ({counted(len(missing), 'reason')}); --allow-missing accepts one"
-        )
-    if report.sessions and report.level != "decide":
-        write_paragraph(to, "your agent's code was not looked at; give --agent module:attribute")
-
-
-def _write_compared(to: "Console", report: "ReplayReport") -> None:
-    for name, count in report.other_agents.items():
-        write_paragraph(to, f"not replayed: {counted(count, 'session')} of the agent {one_line(name)!r}")
-    for each in report.compared:
-        line = f"{each.what}: {each.compared:,} compared, {each.differ:,} differ"
-        write_paragraph(to, line, style="red" if each.differ else "")
-        for missed in each.not_compared:
-            write_paragraph(
-                to, f"{missed.times:,} not compared, first {one_line(missed.first)}: {one_line(missed.why)}", indent=2
-            )
-
-
-def _write_divergence(to: "Console", divergence: "Divergence") -> None:
-    write_paragraph(to, one_line(str(divergence), LINE_CHARACTERS), style="bold red")
-    write_paragraph(to, f"at position {divergence.position}, in the batch of version {divergence.batch}")
-    for name, side in (("recorded", divergence.recorded), ("now", divergence.now)):
-        write_paragraph(to, f"{name}:", style="bold")
-        write_paragraph(to, _json_lines(side), indent=2)
-
-
-def _json_lines(side: object) -> str:
-    if side is msgspec.UNSET:
-        return "(nothing)"
-    return msgspec.json.format(msgspec.json.encode(side), indent=2).decode()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command, option
-from refold.commands.output import cell, console, table, write_json, write_table
+from refold.commands.output import cell, console, counted, table, write_json, write_table
 from refold.inspection.times import time_words
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ SUMMARY_CHARACTERS = 100
 
 REQUEST_CHARACTERS = 2_000
 """After so many characters a part of a request is cut; `--json` gives it whole."""
+
+
+MESSAGES_SHOWN = 20
+"""So many messages at the end of a request are shown; `--full` shows all."""
 
 
 @command
@@ -32,7 +36,7 @@ async def show(
     request: Annotated[
         int | None, option("--request", "N", "Show the exact request of version N, answered or not.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Write long results whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Write long results whole, and all messages.")] = False,
     payload: Annotated[str | None, option("--payload", "HASH", "Write content that the log keeps by its hash.")] = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -40,7 +44,8 @@ async def show(
 
     Who said what, tool calls with their results, how runs ended, and what is in flight; of a stream of another kind its
     events. Without --full a result is cut after 4,000 characters. Where it was cut for the model, it says under which
-    hash the log keeps all of it; --payload writes that, byte for byte: a text, or an image's file.
+    hash the log keeps all of it; --payload writes that, byte for byte: a text, or an image's file. Of a request the
+    last 20 messages are shown, with --full all.
 
     JSON: {session, parent, agent, model, status, version, last_version, at, usage, run, queue: [{run, content,
     due_at, every}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, ...}]}. With
@@ -52,7 +57,7 @@ async def show(
     from refold.inspection.log_reading import opened, other_stream, session_head
 
     if request is not None:
-        return await _request(log, session, request, as_json)
+        return await _request(log, session, request, as_json, full=full)
     if payload is not None:
         return await _payload(log, session, payload)
     async with opened(log) as store:
@@ -108,7 +113,7 @@ async def _conversation(log: Path, session: str, at: int | None, as_json: bool, 
     return EXIT_OK
 
 
-async def _request(log: Path, session: str, version: int, as_json: bool) -> int:
+async def _request(log: Path, session: str, version: int, as_json: bool, *, full: bool) -> int:
     from refold.inspection.request_view import recorded_request
     from refold.inspection.summaries import content_words
 
@@ -126,7 +131,10 @@ async def _request(log: Path, session: str, version: int, as_json: bool) -> int:
     rows.add_row("model", cell(f"{asked.model}{limit}"))
     rows.add_row("tools", cell(", ".join(spec.name for spec in asked.tools) or "(none)"))
     rows.add_row("system", cell(asked.system_prompt, REQUEST_CHARACTERS))
-    for message in asked.messages:
+    before = 0 if full else max(len(asked.messages) - MESSAGES_SHOWN, 0)
+    if before:
+        rows.add_row("…", f"{counted(before, 'message')} before; --full shows them")
+    for message in asked.messages[before:]:
         rows.add_row(message.role, cell(content_words(message.content), REQUEST_CHARACTERS))
     write_table(console(), rows)
     return EXIT_OK
