@@ -104,6 +104,9 @@ from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.session")
 
+PUT_OFF_US = 3_600_000_000
+"""How long a reminder waits that is due and cannot tell when it is due next."""
+
 
 class PerformedInRun(Performed, frozen=True):
     """The reply to `SendInput` and `AllowTurn`."""
@@ -501,15 +504,14 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
 
     def due(self, effect: WaitUntil) -> SessionCommand | None:
         first = self.state.scheduled[0] if self.state.scheduled else None
-        next_at: int | None = None
-        if first is not None and first.timer == effect.key and first.every is not None:
-            now_us = max(self.actor.system.clock.now_us(), first.due_at)
-            try:
-                next_at = self._setting.next_time(first.every, first.due_at, now_us)
-            except ConfigError as error:  # Another process, or this one later, may be able to tell.
-                log.error("%s: a reminder is due and waits: %s", self.actor.address, error)
-                return None
-        return RecordTimer(timer=effect.key, next_at=next_at)
+        if first is None or first.timer != effect.key or first.every is None:
+            return RecordTimer(timer=effect.key)
+        now_us = max(self.actor.system.clock.now_us(), first.due_at)
+        try:
+            return RecordTimer(timer=effect.key, next_at=self._setting.next_time(first.every, first.due_at, now_us))
+        except ConfigError as error:  # Another process, or this one later, may be able to tell.
+            log.error("%s: a reminder is due and waits an hour: %s", self.actor.address, error)
+            return RecordTimer(timer=effect.key, next_at=now_us + PUT_OFF_US, put_off=str(error))
 
     def cancel(self, effect: CallModel | RunTool | AskPerson) -> None:
         cause = event_ref(self._stream, self._last_batch) if self._last_batch else None

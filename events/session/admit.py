@@ -151,7 +151,9 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             wanted = any(type(effect) is WaitUntil and effect.key == timer for effect in pending(state))
             first = state.scheduled[0] if state.scheduled else None
             again = first is not None and first.timer == timer and first.every is not None
-            return ev.TimerFired(timer=timer, next_at=command.next_at if again else None) if wanted else Recorded(0)
+            if not wanted or not again:
+                return ev.TimerFired(timer=timer) if wanted else Recorded(0)
+            return ev.TimerFired(timer=timer, next_at=command.next_at, put_off=command.put_off)
         case commands.RecordCallWaiting(call=call, waits=waits):
             at_work = state.turn
             if at_work is None or call not in at_work.running or (call in at_work.waiting) == waits:

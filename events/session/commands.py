@@ -268,6 +268,8 @@ class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
     """The effect key of the wait."""
     next_at: int | None = None
     """When that of an input that is due again and again comes next, in microseconds since the epoch; None = never."""
+    put_off: str = ""
+    """Why that cannot be told; the input itself waits until `next_at` then."""
 
 
 SessionCommand: TypeAlias = (

@@ -449,6 +449,8 @@ class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1")
     """The effect key of the wait."""
     next_at: int | None = None
     """Where the input is due again: when, in microseconds since the epoch; None = it is not."""
+    put_off: str = ""
+    """Why it could not be told when the input is due again: it waits until `next_at`, and has no run before."""
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -92,8 +92,9 @@ def _run_words(event: Event) -> str:
         case ev.TimerSet(due_at=due_at, content=content):
             when = f"{time_words(due_at)}{repeat_words(event.every)}"
             return f"{content_words(content)} (for {when}){_in_brackets(event.options)}"
-        case ev.TimerFired(timer=timer, next_at=next_at):
+        case ev.TimerFired(timer=timer, next_at=next_at, put_off=why):
             again = f"; it comes again at {time_words(next_at)}" if next_at is not None else ""
+            again = f"; it waits until {time_words(next_at)}: {why}" if why and next_at is not None else again
             return f"the time of {timer} has come{again}"
         case ev.TurnAllowed(run=run, turn=turn):
             return f"{run} may take turn {turn}"

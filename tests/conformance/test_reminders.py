@@ -186,21 +186,32 @@ async def test_what_is_no_time_is_refused_and_nothing_recorded(memory: InMemoryS
         assert await session.metadata() is None
 
 
-async def test_a_cron_line_waits_for_a_process_that_can_read_it(
+async def test_a_cron_line_waits_for_a_process_that_can_read_it_and_holds_nothing_up(
     memory: InMemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = clock_at(BEGIN)
     async with reminded(memory, clock) as session:
-        await session.remind("Look.", every="0 * * * *")
+        name = await session.remind("Look.", every="0 * * * *")
+        await session.remind("Once.", at=BEGIN + timedelta(minutes=31))
         with monkeypatch.context() as without:
             without.setitem(sys.modules, "cronsim", None)
             with pytest.raises(ConfigError, match=r"refold\[cron\]"):
                 await session.remind("Look.", every="0 * * * *")
             await clock.advance(1800)
-            await clock.advance(60)
+            assert len(await passed(clock, session, 60, 1)) == 1
         assert "a reminder is due and waits" in caplog.text
-        assert await events_of(session, InputQueued) == []
-        assert len(await passed(clock, session, 3600, 1)) >= 1
+        [queued] = await events_of(session, InputQueued)
+        assert (queued.reminder, queued.at) == (0, us(BEGIN + timedelta(minutes=31)))
+        [again] = (await view_session(memory, "s")).queue
+        assert (again.run, again.due_at) == (name, us(BEGIN + timedelta(minutes=90)))
+        late, *_ = await events_of(session, TimerFired)
+        assert (late.next_at, late.put_off) == (
+            again.due_at,
+            "cron lines need the package cronsim: pip install 'refold[cron]'",
+        )
+        assert len(await passed(clock, session, 3600, 2)) == 2
+        [due] = (await session.state_at()).scheduled
+        assert due.due_at == us(BEGIN + timedelta(minutes=150))
 
 
 async def test_a_snapshot_keeps_what_is_due(tmp_path: Path) -> None:

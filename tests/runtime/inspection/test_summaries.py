@@ -48,6 +48,10 @@ def responded(**fields: object) -> ev.ModelResponded:
             ev.TimerFired(timer="input:3", next_at=0),
             "the time of input:3 has come; it comes again at 1970-01-01 00:00:00.000Z",
         ),
+        (
+            ev.TimerFired(timer="input:3", next_at=0, put_off="no such zone"),
+            "the time of input:3 has come; it waits until 1970-01-01 00:00:00.000Z: no such zone",
+        ),
         (ev.ModelRequested(run=RUN, turn=2), "run_3, turn 2"),
         (ev.RequestBuilt(run=RUN, turn=2, asked=5, request=REQUEST), "turn 2 is asked, with 1 message"),
         (
