@@ -29,10 +29,16 @@ class Dependencies:
         return self.main if own is None else own
 
     def give(self, session: SessionId, run: RunId, deps: object, *, instead: bool = True) -> None:
-        """Have a run depend on something from now on; with `instead` False only where it has nothing of its own."""
+        """Have a run depend on something from now on; with `instead` False only where it has nothing of its own.
+
+        What an agent depends on is no run's own, also where the call of another agent passes it on.
+        """
         of_runs = self._of_runs.setdefault(session, {})
-        if instead or run not in of_runs:
+        if run not in of_runs or self._is_agents(of_runs[run]) or (instead and not self._is_agents(deps)):
             of_runs[run] = deps
+
+    def _is_agents(self, deps: object) -> bool:
+        return deps is self.main or any(deps is opened for opened in self.of_agents.values())
 
     def give_same(self, session: SessionId, run: RunId, as_run: RunId) -> None:
         """Have a run depend on what was given for another one, if anything was."""

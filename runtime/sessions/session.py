@@ -340,7 +340,11 @@ class Session(Generic[Out_co]):
         """
         access = self._access
         if isinstance(call, AwaitedApproval):
-            access = access if call.session == self.id else SessionAccess(self._context, call.session)
+            if call.session != self.id:
+                access = SessionAccess(self._context, call.session)
+                agent = await access.read(lambda state: state.agent, vital=True)
+                if agent not in self._context.dependencies.of_agents:
+                    access.deps = self._access.deps
             call = call.call
         await access.ask(
             DecideApproval(

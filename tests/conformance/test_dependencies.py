@@ -21,6 +21,8 @@ from refold.events.core.content import text_of
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.crashes import CutStore
+from tests.conformance.delegating import agent_of, waiting_in
+from tests.conformance.delegating import asking as asked_of
 from tests.conformance.sessions import runtime_of
 
 CONFIG = AgentConfig(model="m", system_prompt="")
@@ -422,6 +424,42 @@ async def test_an_input_that_is_sent_again_after_a_crash_brings_its_deps_again()
         await asyncio.sleep(0)
         await session.resume()
         assert (await sending).text == "run's"
+
+
+@pytest.mark.parametrize("auto_resume", [True, False])
+@pytest.mark.parametrize("through", ["its own session", "the session above"])
+@pytest.mark.parametrize(
+    ("callers", "own", "said"),
+    [
+        (None, None, "person's"),
+        (Desk("caller's"), None, "person's"),
+        (None, Desk("helper's"), "person's or helper's"),
+    ],
+)
+async def test_a_decision_about_the_call_of_a_child_brings_its_deps_after_a_restart(
+    callers: Desk | None, own: Desk | None, said: str, through: str, auto_resume: bool
+) -> None:
+    store, clock = InMemoryStore(), ManualClock()
+    helper = asking(name="helper", deps=own, policy=lambda call: refold.Ask())
+    caller = agent_of("caller", asked_of("helper"), refold.say("Done."), tools=[helper.as_tool()], deps=callers)
+    main = agent_of("main", asked_of("caller"), refold.say("Done."), tools=[caller.as_tool(), ask], deps=Desk())
+    async with AgentRuntime(main, log=store, clock=clock) as runtime:
+        session = await runtime.session("a")
+        sending = asyncio.ensure_future(session.send("Have it asked", key="k", deps=Desk("run's")))
+        await waiting_in(session, clock)
+    with pytest.raises(refold.ActorStopped):
+        await sending
+    async with AgentRuntime(main, log=store, clock=clock, auto_resume=auto_resume) as runtime:
+        session = await runtime.session("a", deps=Desk("person's"))
+        [asked] = await waiting_in(session, clock)
+        child = await runtime.session(asked.session, deps=Desk("person's"))
+        await (session if through == "the session above" else child).decide(asked, allow=True)
+        plain = await runtime.session("a")
+        if not auto_resume:
+            await plain.resume()
+        await (await plain.run(key="k")).result()
+        history = await child.history()
+    assert history[-1].text == {"its own session": said.split(" or ")[0]}.get(through, said.split(" or ")[-1])
 
 
 async def _no_decorator() -> AsyncIterator[Desk]:
