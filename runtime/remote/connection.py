@@ -270,7 +270,7 @@ class ConnectedSession:
         """
         async with self._log() as store:
             state = await session_state(store, self.id) if key is not None else SESSION_CORE.initial()
-            name = await known_run(store, self.id, run, key, state.keys.get)
+            name, _ = await known_run(store, self.id, run, key, state.keys.get)
         return ConnectedRun(self, name, key=key)
 
     async def cancel(

@@ -49,6 +49,7 @@ from refold.events.session.commands import (
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import SessionState
+from refold.sessions.outcome import OwnType
 from refold.sessions.reads import content_by_hash
 from refold.sessions.structured_output import output_schema, run_instruction
 from refold.stores.folding import Fold
@@ -303,6 +304,19 @@ class SessionAccess:
         access.deps = self.deps if deps is None else deps
         access.output_type = self.output_type if output_type is None else output_type
         return access
+
+    async def of_session_below(self, session: SessionId) -> "SessionAccess":
+        """Return access to a session that a call began; its runs have the same `deps`, or those of their own agent."""
+        below = SessionAccess(self.context, session)
+        agent = await below.read(lambda state: state.agent, vital=True)
+        below.deps = self.deps if agent not in self.context.dependencies.of_agents else None
+        return below
+
+    def of_found(self, options: RunOptions | None) -> Self:
+        """Return the same access, for a run that was found and has recorded options of its own, or none."""
+        own = options.output_schema if options is not None else None
+        agents = output_schema(self.output_type) if self.output_type is not None else None
+        return self if own in (None, agents) else self.of_run(None, {"output_type": OwnType})
 
     async def read(self, question: Callable[[SessionState], T], *, vital: bool = False) -> T:
         """Return what the actor's durable state answers; the answer is the caller's own.

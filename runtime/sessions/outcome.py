@@ -70,6 +70,10 @@ class RunNotCompleted(AgentLoopError):
         self.outcome = outcome
 
 
+class OwnType:
+    """Stands for the `output_type` that a run was given with its input, of which the log has the schema only."""
+
+
 class RunResult(msgspec.Struct, Generic[Out_co], frozen=True, kw_only=True):
     """What a run came to."""
 
@@ -94,10 +98,15 @@ class RunResult(msgspec.Struct, Generic[Out_co], frozen=True, kw_only=True):
 
         Raises:
             RunNotCompleted: the run failed or was cancelled; its `outcome` says how.
-            AgentLoopError: the answer does not fit, as that of an old run may not after the type has changed.
+            AgentLoopError: the answer does not fit, as that of an old run may not after the type has changed; or the
+                run was given an `output_type` of its own and found without it: `parsed` takes that type.
         """
         if not isinstance(self.outcome, Completed):
             raise RunNotCompleted(self.run, self.outcome)
+        if self.output_type is OwnType:
+            raise AgentLoopError(
+                f"{self.run} was given an output_type of its own; read its answer with parsed(that type)"
+            )
         return parsed_output(self.text, self.output_type) if self.output_type else cast("Out_co", self.text)
 
     def parsed(self, output_type: type[T]) -> T:

@@ -12,6 +12,7 @@ from typing import Generic, Self
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError, StreamDeleted
 from refold.events.core.ids import RunId, SessionId, stream_name
+from refold.events.model.configuration import RunOptions
 from refold.events.model.messages import delta_text
 from refold.events.session.commands import CancelRun
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
@@ -268,8 +269,8 @@ async def known_run(
     run: RunId | str | None,
     key: str | None,
     recorded: Callable[[str], SessionKey | None],
-) -> RunId:
-    """Return the id of a run that is named by it, or by the key of its input.
+) -> tuple[RunId, RunOptions | None]:
+    """Return the id of a run that is named by it, or by the key of its input, and the options of its input.
 
     Args:
         store: the log.
@@ -293,8 +294,8 @@ async def known_run(
         stream = stream_name(SESSION_KIND, session)
         page = await store.read_stream(stream, after_version=input_of(RunId(run)) - 1, limit=1)
         match SESSION_CODEC.decode_all(page):
-            case [InputQueued(joins=None, scheduled=0) | TimerSet(every=None)]:
-                return RunId(run)
+            case [(InputQueued(joins=None, scheduled=0) | TimerSet(every=None)) as event]:
+                return RunId(run), event.options
             case _:
                 pass
     raise ConfigError(f"session {session!r} has no run {run!r:.80}; a reminder that comes again has one for each time")

@@ -176,8 +176,8 @@ class Session(Generic[Out_co]):
             PersistenceError: the log cannot be read.
         """
         record = await self._access.read(lambda state: state.keys.get(key)) if isinstance(key, str) else None
-        name = await known_run(self._context.store, self.id, run, key, lambda _: record)
-        return RunHandle(self._access, name)
+        name, options = await known_run(self._context.store, self.id, run, key, lambda _: record)
+        return RunHandle(self._access.of_found(options), name)
 
     async def remind(
         self,
@@ -248,13 +248,13 @@ class Session(Generic[Out_co]):
             options: of the run that the input begins, as for `send`.
 
         Raises:
-            ConfigError: there is a key or an option and no input.
+            ConfigError: there is a key or an option, and no input that it is of.
             CommandRejected: as `send`; or no run waits for its next turn.
             PersistenceError: it could not be recorded.
         """
         access, own = self._access.of_run(deps, options), run_options(options)
         if content is None and (key is not None or own is not None):
-            raise ConfigError("a key and the options of step are those of its input; give an input too, or neither")
+            raise ConfigError("next_turn takes a key and options only with the input that they are of")
         seen: list[RecordedSessionEvent] = []
         with RunWatcher(access, seen.append) as watcher:
             if content is not None:
@@ -264,6 +264,7 @@ class Session(Generic[Out_co]):
             else:
                 require_other_session(self._context.system, self.id)
                 self._context.require_open()
+                access = access.of_found(await access.read(lambda state: state.run.options if state.run else None))
                 handle = SentInput(access, AllowTurn(), {}, None, watcher.watch, stepwise=True)
             await handle.done()
         ended = handle.turn_result()
@@ -340,11 +341,7 @@ class Session(Generic[Out_co]):
         """
         access = self._access
         if isinstance(call, AwaitedApproval):
-            if call.session != self.id:
-                access = SessionAccess(self._context, call.session)
-                agent = await access.read(lambda state: state.agent, vital=True)
-                if agent not in self._context.dependencies.of_agents:
-                    access.deps = self._access.deps
+            access = access if call.session == self.id else await access.of_session_below(call.session)
             call = call.call
         await access.ask(
             DecideApproval(

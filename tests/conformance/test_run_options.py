@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import refold
-from refold import AgentConfig, CommandRejected, ConfigError, Failed, Price, say, use
+from refold import AgentConfig, AgentLoopError, CommandRejected, ConfigError, Failed, Price, say, use
 from refold.actors import ManualClock
 from refold.events.model.configuration import RunOptions
 from refold.events.session.events import InputQueued, RunStarted
@@ -138,11 +138,23 @@ async def test_the_type_of_a_run_holds_after_a_crash_and_beside_that_of_the_agen
         handle = await (await runtime.session("s")).submit("Plan.", output_type=Trip, key="k")
         await held.asked.wait()
         await crash(runtime, store)
-    script = [say("[1]"), say('{"city": "Rome", "days": 2}'), say("[1, 2]")]
+    script = [say("[1]"), say('{"city": "Rome", "days": 2}'), say("[1, 2]"), say("[1]")]
+    script += [use("rain", {"city": "Oslo"}), say('{"city": "Oslo", "days": 1}')]
     async with opened(memory, *script, **typed) as (again, session):
-        assert (await (await again.run(handle.id)).result()).parsed(Trip) == Trip("Rome", 2)
+        found = await (await again.run(handle.id)).result()
+        assert found.parsed(Trip) == Trip("Rome", 2)
+        with pytest.raises(AgentLoopError, match=r"run_3 was given an output_type .* parsed"):
+            found.output  # noqa: B018
         assert cast("object", (await session.submit("Plan.", output_type=Trip, key="k")).run) == handle.run
         assert cast("object", (await session.send("Count.")).output) == [1, 2]
+        agents = await (await session.submit("Count.", output_type=list[int], key="same")).result()
+        assert (await (await session.run(key="same")).result()).output == agents.output == [1]
+        await session.next_turn("Plan.", output_type=Trip)
+        last = (await session.next_turn()).result
+        assert last is not None
+        assert last.parsed(Trip) == Trip("Oslo", 1)
+        with pytest.raises(AgentLoopError, match="output_type"):
+            last.output  # noqa: B018
 
 
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
