@@ -260,6 +260,10 @@ async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) ->
     names = {each.session for each in listed}
     roots = [each.session for each in listed if each.parent not in names]
     sessions = [await delete_in(context, session, cancel=cancel) for session in roots]
+    if log.inbox is not None:  # An earlier process may have died before it had forgotten those of a session.
+        left = await log.inbox.sessions_waiting(performed=True)
+        deleted = [name for name in left if await log.store.find_tombstone(stream_name(SESSION_KIND, SessionId(name)))]
+        await log.inbox.forget(deleted)
     parts = await parts_of(log.store, "user", [user])
     await let_go(context, [head.stream for head in parts])
     erased = await erase(log.store, [parts] if parts else [], at=log.clock.now_us(), kept=log.kept)

@@ -205,12 +205,17 @@ class InboxFile:
 
         return await self._run(select, "cannot be read") or {}
 
-    async def sessions_waiting(self) -> list[str]:
-        """Return the sessions that have rows without an outcome, the one with the oldest row first."""
+    async def sessions_waiting(self, *, performed: bool = False) -> list[str]:
+        """Return the sessions that have rows without an outcome, the one with the oldest row first.
+
+        Args:
+            performed: also those whose rows all have one.
+        """
 
         def select(connection: sqlite3.Connection) -> list[str]:
             found = connection.execute(
-                "SELECT session FROM commands WHERE outcome IS NULL GROUP BY session ORDER BY min(id)"
+                "SELECT session FROM commands WHERE outcome IS NULL OR ? GROUP BY session ORDER BY min(id)",
+                (performed,),
             )
             return [_text(session) for (session,) in found]
 

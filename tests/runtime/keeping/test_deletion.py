@@ -17,6 +17,7 @@ from refold import (
     CommandRejected,
     ConfigError,
     LogInUse,
+    PersistenceError,
     RecordedEvent,
     RunResult,
 )
@@ -27,6 +28,7 @@ from refold.remote.follow import Stuck, follow_run
 from refold.remote.protocol import Inbox, InboxSend
 from refold.stores import FileBackend, InMemoryStore
 from refold.stores.sqlite import file
+from refold.stores.sqlite.inbox import InboxFile
 from tests.conformance import processes
 from tests.conformance.failing_store import FailingStore
 from tests.runtime.command_line import error_of, run
@@ -107,6 +109,27 @@ async def test_a_user_is_deleted_with_all_sessions_and_memories(tmp_path: Path) 
         late = await runtime.session("late", user="ann")
         await late.send(mark("late", "input"))
     await assert_sound(log)
+
+
+async def machine_off(*_: object, **__: object) -> int:
+    raise PersistenceError("the machine is off")
+
+
+async def test_a_deletion_of_a_user_that_was_cut_short_is_completed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "events.db"
+    async with talking(log, inbox_poll_s=0) as runtime:
+        await (await runtime.session("alice", user="ann")).send(mark("alice", "input"))
+        await Inbox(log, SystemClock()).put("alice", InboxSend(text=mark("alice", "waiting")), "key")
+        with monkeypatch.context() as killed:
+            killed.setattr(InboxFile, "forget", machine_off)
+            with pytest.raises(PersistenceError, match="off"):
+                await runtime.delete_user("ann")
+        assert await runtime.sessions(user="ann") == []
+        assert "events.db.inbox" in found(tmp_path, "alice")
+        await runtime.delete_user("ann")
+        assert found(tmp_path, "alice") == {}
 
 
 def test_a_log_with_tombstones_is_looked_at_copied_and_restored(tmp_path: Path) -> None:
