@@ -16,6 +16,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, Self, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 from refold.actors.calls.tool_context import SessionContext
 from refold.actors.effects import Envelope, Performed
@@ -33,7 +34,7 @@ Scope: TypeAlias = Literal["user", "session", "agent"] | Callable[[SessionContex
 or those of a scope that a plain function names, such as a tenant's."""
 
 PARTS_KEPT: Final = 1_000
-"""So many parts of a memory are kept ready in a runtime, those that were used last."""
+"""So many parts of a memory are kept ready in a runtime, those that were used last, beside those that are held."""
 
 log = logging.getLogger("refold.memory")
 
@@ -59,7 +60,9 @@ class ScopedObject(StreamObject[S, C, E]):
             )
         self.scope: Scope = scope
         self._is_part = False
-        self._parts: OrderedDict[str, Self] = OrderedDict()
+        self._parts: WeakValueDictionary[str, Self] = WeakValueDictionary()
+        self._ready: OrderedDict[str, Self] = OrderedDict()
+        """The parts that stay although nobody holds them."""
         self._settled: ActorRef | None = None
         """The actor that has the settings of the part."""
 
@@ -112,16 +115,22 @@ class ScopedObject(StreamObject[S, C, E]):
             part = self._parts.get(name)
             if part is None:
                 part = self._parts[name] = self._made_part(name)
-                if self._ref is not None and len(self._parts) > PARTS_KEPT:
-                    self._parts.popitem(last=False)  # Its holders go on using it: all that it has is the log's.
-            self._parts.move_to_end(name)
+            self._ready[name] = part
+            self._ready.move_to_end(name)
+            if self._ref is not None and len(self._ready) > PARTS_KEPT:
+                oldest = next(iter(self._ready.values()))
+                if oldest._given:  # The next runtime may have another log.
+                    self._ready.move_to_end(oldest.name)
+                elif oldest._ref is not None:
+                    self._ready.popitem(last=False)
             return part
 
     def _made_part(self, name: str) -> Self:
         part = copy.copy(self)
         super(ScopedObject, part).__init__(name, self._clock)
         part._forget_derived()
-        part._is_part, part._parts, part._settled = True, OrderedDict(), None
+        part._is_part, part._settled = True, None
+        part._parts, part._ready = WeakValueDictionary(), OrderedDict()
         part._ref = self._ref.system.ref(part.stream) if self._ref is not None else None
         return part
 
@@ -130,7 +139,7 @@ class ScopedObject(StreamObject[S, C, E]):
         await super().attach(host)
         if self._is_part:
             return
-        for part in list(self._parts.values()):
+        for part in self._all_parts():
             with part._before_lock:  # Other threads may be giving.
                 if not part._given and self._ref is not None:
                     part._ref = self._ref.system.ref(part.stream)
@@ -148,8 +157,12 @@ class ScopedObject(StreamObject[S, C, E]):
     def begin_anew(self) -> None:
         """As `StreamObject.begin_anew`, of all parts too."""
         super().begin_anew()
-        for part in self._parts.values():
+        for part in self._all_parts():
             part.begin_anew()
+
+    def _all_parts(self) -> list[Self]:
+        with self._before_lock:  # Other threads may ask for one.
+            return list(self._parts.values())
 
     def perform(self, command: C) -> ActorFuture[Performed]:
         """As `StreamObject.perform`; the first command to a part brings its settings along."""

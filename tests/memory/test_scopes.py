@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import refold
 from refold.actors import ManualClock
 from refold.events.core.content import Message, ToolResultBlock
-from refold.memory import GraphStore, Scope
+from refold.memory import GraphStore, Scope, scoped
 from refold.stores import InMemoryStore
 
 CARD = "My card number ends in 4242"
@@ -286,6 +286,39 @@ async def test_a_part_that_left_memory_is_read_again_and_found_whole() -> None:
         assert {each.content for each in await part.look("agent", "tea")} == {f"tea {number}" for number in range(4)}
         assert len(await facts.matching("tea")) == len(await graph.entities()) == 4
         assert await working.items() == {"tea": "3"}
+
+
+@pytest.mark.parametrize("holder", ["before", "in a runtime"])
+async def test_a_part_that_is_held_is_the_same_one_in_the_next_runtime(
+    holder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoped, "PARTS_KEPT", 2)
+    memory, given = refold.EpisodicStore(), ["given"] if holder == "before" else []
+    held = memory.of(user="alice")
+    for text in given:
+        held.add_episode("agent", text)
+    for number in range(2):
+        async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=Listening(), memory=memory):
+            await held.add_episode("agent", f"text {number}")
+            for other in range(5):
+                await memory.of(user=f"{number} {other}").add_episode("agent", "tea")
+            assert memory.of(user="alice") is held
+            assert await held.count() == len(given) + 1, "each log has what was given before, and its own"
+    del held
+    assert memory.of(user="alice") is not None
+
+
+async def test_a_part_that_is_asked_for_while_all_begin_anew_is_no_error() -> None:
+    class Asking(refold.EpisodicStore):
+        def begin_anew(self) -> None:
+            super().begin_anew()
+            if self is not memory:
+                seen.append(memory.of(user=f"friend of {self.name}").name)
+
+    memory, seen = Asking(), list[str]()
+    memory.of(user="alice")
+    memory.begin_anew()
+    assert seen == ["main/user/friend of main/user/alice"]
 
 
 async def test_threads_fill_parts_while_a_runtime_takes_their_memory() -> None:
