@@ -241,16 +241,36 @@ def test_what_is_found_does_not_depend_on_where_the_steps_end(monkeypatch: pytes
         assert sum(1 for _ in redaction.spans_in_steps(text)) > len(text) // max(characters, 50)
 
 
+def in_pieces(redaction: Redaction, text: str, size: int) -> str:
+    stream = RedactedStream(redaction)
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    shown = [delta for piece in pieces for delta in stream.pieces([TextDelta(piece)])] + stream.rest()
+    return "".join(delta.text for delta in shown if isinstance(delta, TextDelta))
+
+
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_no_piece_of_a_stream_shows_a_part_however_it_is_spelled(spelling: str) -> None:
     redaction = Redaction([KEY])
     text = f"before {SPELLINGS[spelling](KEY)} after"
-    clean = redaction.text(text)
     for size in (1, 2, 3, 5, 8, 13):
-        stream = RedactedStream(redaction)
-        pieces = [text[start : start + size] for start in range(0, len(text), size)]
-        shown = [delta for piece in pieces for delta in stream.pieces([TextDelta(piece)])] + stream.rest()
-        assert "".join(delta.text for delta in shown if isinstance(delta, TextDelta)) == clean
+        assert in_pieces(redaction, text, size) == redaction.text(text)
+
+
+@given(
+    st.recursive(
+        st.sampled_from([42424242, -142424242.5, 4242, 4242424, 7, "42424242", "n: 42424242,", "\\", None, "x"]),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "42424242"]), inner),
+    ),
+    st.sampled_from(["", " ", "[Note] ", "so: "]),
+    st.integers(1, 30),
+    st.booleans(),
+)
+def test_the_pieces_of_a_stream_are_what_is_recorded_also_of_json(
+    value: object, before: str, size: int, pattern: bool
+) -> None:
+    redaction = Redaction(["42424242"], [re.compile(r"\b4242\b")] if pattern else [])
+    text = before + json.dumps(value)
+    assert in_pieces(redaction, text, size) == redaction.text(text)
 
 
 @pytest.mark.parametrize("word", ["\\", "%25", "\\r\\n", "\\u0041", "A" * 20 + "\n  ", "A" * 16 + "\\", "[42424242,"])
