@@ -121,6 +121,14 @@ class ListedLog(EventStore, Protocol):
         """
         ...
 
+    async def streams_with(self, beginning: bytes) -> list[StreamName]:
+        """Return, in order, the streams that have an event whose JSON begins so, and goes on in ASCII.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        ...
+
 
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     """What the end of a deleted stream was."""

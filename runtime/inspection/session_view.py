@@ -4,7 +4,7 @@
 The rule: looking never writes, and a session that cannot be decoded is listed as damaged instead of hiding others.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypedDict, Unpack, cast, get_args
 
@@ -104,16 +104,29 @@ async def list_sessions(store: EventStore, **wanted: Unpack[SessionsWanted]) -> 
     """
     fits, limit = _fitting(wanted), checked_page(wanted)
     found: list[ListedSession] = []
-    after = f"{SESSION_KIND}/{wanted.get('after') or ''}"
-    while limit is None or len(found) < limit:
-        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=SESSIONS_PER_PAGE)
+    async for heads in _pages(store, wanted.get("user"), f"{SESSION_KIND}/{wanted.get('after') or ''}"):
         for head, outline in zip(heads, await _outlines(store, heads), strict=True):
             if (listed := await _listed(store, head, outline, fits)) is not None:
                 found.append(listed)
-        if len(heads) < SESSIONS_PER_PAGE:
+        if limit is not None and len(found) >= limit:
             break
-        after = heads[-1].stream
     return found[:limit]
+
+
+async def _pages(store: EventStore, user: str | None, after: str) -> AsyncIterator[list[StreamHead]]:
+    """Yield the ends of sessions' streams in order, page by page; of a user's only those that may be the user's."""
+    if isinstance(user, str) and hasattr(store, "streams_with"):
+        beginning = b'{"type":"%s","user":%s' % (DESCRIBED.encode(), msgspec.json.encode(user))
+        names = [name for name in await cast("ListedLog", store).streams_with(beginning) if name > after]
+        for first in range(0, len(names), SESSIONS_PER_PAGE):
+            page = [await store.head(name) for name in names[first : first + SESSIONS_PER_PAGE]]
+            yield [head for head in page if head is not None]
+        return
+    heads = None
+    while heads is None or len(heads) == SESSIONS_PER_PAGE:
+        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=SESSIONS_PER_PAGE)
+        yield heads
+        after = heads[-1].stream if heads else after
 
 
 async def list_names(store: EventStore, **wanted: Unpack[SessionsWanted]) -> list[SessionId]:

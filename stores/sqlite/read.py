@@ -36,6 +36,12 @@ READ_OUTLINE: Final = READ_STREAM.replace(
         )
     ) ORDER BY version""",
 ).replace("CAST(? AS TEXT)", "CAST(?1 AS TEXT)")
+# What is ASCII stands before the tilde.
+STREAMS_WITH: Final = """
+    SELECT DISTINCT name FROM events JOIN streams ON streams.id = events.stream
+    WHERE position > ?1 AND position <= ?1 + ?2 AND data > CAST(?3 AS TEXT) AND data < CAST(?3 AS TEXT) || '~'
+"""
+_LAST_POSITION: Final = "SELECT max(position) FROM events"
 _HEAD: Final = "SELECT name, version, chain, pending FROM streams WHERE name = CAST(? AS TEXT)"
 
 # No name holds the byte 0xFF, so the names that begin with a prefix are those from it up to it and that byte.
@@ -87,6 +93,15 @@ def read_outlines(
         rows = connection.execute(READ_OUTLINE, (_text(stream), first, last, beginning)).fetchall()
         found.append(_stored_events(StreamName(stream), rows))
     return found
+
+
+def streams_with(
+    connection: sqlite3.Connection, beginning: bytes, after_position: int, positions: int
+) -> tuple[list[StreamName], bool]:
+    """Return the streams that have such an event among so many positions, and whether the log goes on behind those."""
+    rows = connection.execute(STREAMS_WITH, (after_position, positions, beginning)).fetchall()
+    (last,) = connection.execute(_LAST_POSITION).fetchone()
+    return [_stream_name(name) for (name,) in rows], last is not None and last > after_position + positions
 
 
 def read_all(connection: sqlite3.Connection, after_position: int, limit: int) -> list[StoredEvent]:

@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 from refold.events.core.errors import PersistenceError
-from refold.events.core.ids import PayloadHash
+from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
 from refold.stores.append_rules import (
     APPEND_TIMEOUT_S,
@@ -50,6 +50,9 @@ from refold.stores.sqlite.serial_worker import settled
 from refold.stores.sqlite.writer import WritingSide
 
 _logger = logging.getLogger("refold.stores")
+
+POSITIONS_PER_READ: Final = 50_000
+"""So much of the log is searched in one read, since other reads wait for it."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -224,6 +227,15 @@ class SQLiteStore:
         return await self._read(
             f"the streams of {self._name} cannot be listed", sqlite_read.read_outlines, streams, first, tag
         )
+
+    async def streams_with(self, beginning: bytes) -> list[StreamName]:
+        """As `refold.stores.event_store.ListedLog` says."""
+        failed, names, position, goes_on = f"the log {self._name} cannot be searched", set[StreamName](), 0, True
+        while goes_on:
+            found, goes_on = await self._read(failed, sqlite_read.streams_with, beginning, position, POSITIONS_PER_READ)
+            names.update(found)
+            position += POSITIONS_PER_READ
+        return sorted(names)
 
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
         check_limit(limit)

@@ -4,8 +4,11 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from refold.stores import SQLiteStore, batch
 from refold.stores.sqlite import read as sqlite_read
+from refold.stores.sqlite import store as sqlite_store
 
 
 async def plan(log: Path, statement: str, *values: object) -> str:
@@ -38,3 +41,17 @@ async def test_a_page_of_the_log_is_found_by_position(tmp_path: Path) -> None:
     found = await plan(tmp_path / "events.db", sqlite_read.READ_ALL, 0, 10)
     assert "SEARCH events USING INTEGER PRIMARY KEY (rowid>?)" in found
     assert "TEMP B-TREE" not in found
+
+
+async def test_a_search_reads_a_part_of_the_log_at_a_time_and_finds_what_the_whole_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "POSITIONS_PER_READ", 2)
+    async with await SQLiteStore.open(tmp_path / "events.db") as store:
+        for number in range(5):
+            await store.append([batch(f"session/{number}", 0, events=3)])
+        assert await store.streams_with(b'{"type":"test.v1","n":3') == [f"session/{number}" for number in range(5)]
+        assert await store.streams_with(b'{"type":"test.v2"') == []
+        assert await store.streams_with(b'{"type":"test.v1"') == [f"session/{number}" for number in range(5)]
+    found = await plan(tmp_path / "other.db", sqlite_read.STREAMS_WITH, 0, 10, b"x")
+    assert "SEARCH events USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)" in found
