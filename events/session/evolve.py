@@ -412,8 +412,8 @@ def _timer_fired(state: SessionState, event: ev.TimerFired) -> None:
     if state.scheduled and state.scheduled[0].timer == event.timer:
         due = state.scheduled.pop(0)
         # A reminder that still waits for its turn says the same: there are never two in the queue.
-        if not event.put_off and (due.every is None or all(queued.reminder != due.version for queued in state.queue)):
-            state.due = due
+        if due.every is None or all(queued.reminder != due.version for queued in state.queue):
+            state.due = due if not event.put_off else None
         if event.next_at is not None:
             again = ScheduledInput(
                 event.next_at,
