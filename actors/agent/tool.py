@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -164,7 +165,8 @@ class ToolActor(Actor):
         self._grace_s, self._patience_s = cancel_grace_s, cancel_grace_s / 2
         self._calls: dict[tuple[str, str], _Running] = {}
         self._defined = False
-        self._slots: tuple[int, asyncio.Semaphore] | None = None
+        self._slots: WeakValueDictionary[tuple[SessionId | None, int], asyncio.Semaphore] = WeakValueDictionary()
+        """By the session whose calls they are for, None = for all, and their number."""
         """The limit of bodies that run at once, and how many more may."""
 
     def current_state(self) -> ToolState:
@@ -321,9 +323,8 @@ class ToolActor(Actor):
     async def _enter(self, running: _Running, rules: ToolRules) -> None:
         if rules.concurrency is None:
             return
-        if self._slots is None or self._slots[0] != rules.concurrency:
-            self._slots = (rules.concurrency, asyncio.Semaphore(rules.concurrency))
-        slot = self._slots[1]
+        of = running.message.session if rules.per_session else None
+        slot = self._slots.setdefault((of, rules.concurrency), asyncio.Semaphore(rules.concurrency))
         running.waits = True
         await slot.acquire()
         running.slot, running.waits = slot, False

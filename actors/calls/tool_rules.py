@@ -43,6 +43,9 @@ class ToolRules:
     """Most bodies that run at once, over all sessions; None = any number. Further calls wait, which is not silence. A
     body that ignores its cancellation is not counted once it is given up."""
 
+    per_session: bool = False
+    """The limit counts for each session by itself."""
+
 
 NO_RULES = ToolRules()
 """Every call is carried out at once."""

@@ -58,6 +58,7 @@ from refold.tools.definition import (
     check_function,
     check_options,
     checked_result_limit,
+    checked_rules,
     checked_spec,
     checked_validator,
     docstring_of,
@@ -335,6 +336,8 @@ def subagent(
             waits for a person or before a retry, it is not silent.
         display_name: see `tool`.
         result_limit: how much of the answer the asking model is shown; see `tool`.
+        concurrency: most calls of it that one session has carried out at once, >= 1; None = any number. Further calls
+            wait.
 
     Raises:
         ConfigError: something of it cannot work; names the tool.
@@ -352,19 +355,21 @@ def subagent(
         raise ConfigError(f"the task of the subagent {shown!r} makes text of the arguments, and gets no ToolContext")
     told = first_paragraph(docstring_of(make)) if task is not None and description is None else description
     check_options(shown, options, OfferOptions)
+    spec = checked_spec(
+        shown,
+        told or SUBAGENT_DESCRIPTION.format(name=agent_name),
+        signature.input.schema,
+        options,
+        effect="idempotent",
+        silence_s=SUBAGENT_SILENCE_S,
+    )
     return SubagentTool(
-        checked_spec(
-            shown,
-            told or SUBAGENT_DESCRIPTION.format(name=agent_name),
-            signature.input.schema,
-            options,
-            effect="idempotent",
-            silence_s=SUBAGENT_SILENCE_S,
-        ),
+        spec,
         _outside_of_a_runtime,
         signature,
         lambda values, context: _answer(agent_name, make(**values), context),
         checked_validator(_some_text, shown, signature.names) if task is None else None,
+        rules=checked_rules(spec, {**options}, per_session=True),
         result_limit=checked_result_limit(shown, options),
         agent=agent,
     )

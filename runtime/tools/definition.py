@@ -45,6 +45,7 @@ class OfferOptions(TypedDict, total=False):
     timeout_s: float
     display_name: str
     result_limit: int | None
+    concurrency: int | None
 
 
 class ToolOptions(OfferOptions, total=False):
@@ -55,7 +56,6 @@ class ToolOptions(OfferOptions, total=False):
     validate: Validator | None
     action: ActionName | None
     breaker: CallBreaker | None
-    concurrency: int | None
 
 
 def name_of(function: object) -> str:
@@ -162,8 +162,8 @@ def _check_retries(name: str, effect: EffectClass, retries: RetryPolicy | None) 
         raise ConfigError(f"the tool {name!r} cannot work: its {problem}")
 
 
-def checked_rules(spec: ToolSpec, options: ToolOptions) -> ToolRules:
-    rules = ToolRules(options.get("breaker"), options.get("concurrency"))
+def checked_rules(spec: ToolSpec, options: ToolOptions, *, per_session: bool = False) -> ToolRules:
+    rules = ToolRules(options.get("breaker"), options.get("concurrency"), per_session)
     breaker, concurrency = rules.breaker, rules.concurrency
     problem = None
     if breaker is not None and not callable(getattr(breaker, "guard", None)):

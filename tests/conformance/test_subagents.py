@@ -571,3 +571,41 @@ async def test_people_can_go_on_with_a_child(memory: InMemoryStore) -> None:
         child = await child_of(runtime, session)
         assert (await child.send("Why?")).text == "as I said"
         assert len(await child.history()) == 4
+
+
+# A supervisor
+
+
+async def test_a_supervisor_has_so_many_work_at_once_and_loses_nothing_where_one_fails(log: EventStore) -> None:
+    held = [HeldAnswer('{"answer": 1}'), HeldAnswer(DOWN), HeldAnswer('{"answer": 3}'), HeldAnswer('{"answer": 4}')]
+    finder = agent_of("finder", *held, config=ONCE, output_type=Found)
+    boss = boss_of(finder.as_tool(tier="observe", concurrency=2), calls=[asking("finder", str(n)) for n in range(4)])
+    async with sent_to(boss, log) as (runtime, session, sending):
+        for place, answer in enumerate(held):
+            await answer.asked.wait()
+            if place:  # The first two began together; each that ends lets the next begin.
+                assert not any(later.asked.is_set() for later in held[place + 1 :])
+                held[place - 1].gate.set()
+        held[-1].gate.set()
+        assert (await sending).text == "done"
+        results = await results_of(session)
+        assert sorted(result.text for result in results if not result.is_error) == [
+            f'{{"answer":{number}}}' for number in (1, 3, 4)
+        ]
+        assert [result.kind for result in results if result.is_error] == ["transient"]
+        assert len(await session.children()) == 4
+
+
+async def test_the_limit_of_a_supervisor_is_each_sessions_own_so_that_an_agent_may_be_its_own_subagent(
+    memory: InMemoryStore,
+) -> None:
+    own = refold.subagent("boss", concurrency=1)
+    boss = agent_of("boss", asking("boss"), asking("boss"), "deep", "mid", "done", tools=[own])
+    async with sent_to(boss, memory) as (runtime, _, sending):
+        assert (await sending).text == "done"
+        assert len(await runtime.sessions()) == 3
+
+
+def test_a_subagent_takes_only_a_limit_that_can_be() -> None:
+    with pytest.raises(refold.ConfigError, match="concurrency is None or an integer of at least 1, not 0"):
+        agent_of("h").as_tool(concurrency=0)
