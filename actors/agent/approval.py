@@ -15,9 +15,10 @@ from refold.actors.effects import CancelEffect, EffectEnded, tell_end
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
+from refold.events.core.cleaning import recorded_reason
 from refold.events.core.ids import SessionId
 from refold.events.session.commands import DecideApproval
-from refold.events.session.events import Allow, Deny, ToolApprovalRequested, recorded_reason
+from refold.events.session.events import Allow, Deny, ToolApprovalRequested
 
 log = logging.getLogger("refold.approval")
 

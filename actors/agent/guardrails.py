@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 from refold.actors.calls.conversation import own_copy
 from refold.actors.calls.results import error_words
 from refold.actors.calls.verdicts import final_text
+from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import Message
 from refold.events.core.errors import AgentLoopError, ConfigError
 from refold.events.core.ids import checked_identifier
@@ -24,7 +25,7 @@ from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import ModelResponse
 from refold.events.model.refused import GuardrailTrip, inputs_unanswered
 from refold.events.model.run_context import RunContext
-from refold.events.session.events import Allow, Deny, recorded_reason
+from refold.events.session.events import Allow, Deny
 
 G = TypeVar("G")
 

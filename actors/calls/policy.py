@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 
 from refold.actors.calls.results import error_words
+from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import SessionId
 from refold.events.model.configuration import RecoveryFunction, ToolSpec
 from refold.events.model.run_context import RunContext
-from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, ProposedCall, Verdict, recorded_reason
+from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, ProposedCall, Verdict
 from refold.events.session.normalise import NormalisedResponse
 from refold.events.session.react import BROKEN_TEXT
 

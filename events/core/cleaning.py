@@ -230,3 +230,16 @@ def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: b
     elif isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             check_recordable(getattr(value, field), f"{path}.{field}", depth + 1)
+
+
+REASON_CHARACTERS_MAX = 10_000
+"""A reason is cut after so many characters before it is recorded."""
+
+
+def recorded_reason(reason: object) -> str:
+    """Return a reason for the log: valid text that no reader, and no event, is too small for; it never raises."""
+    try:
+        said = "" if reason is None else str.__str__(str(reason))
+    except Exception as error:  # noqa: BLE001 - `__str__` is user code, and what the reason is given for must not fail.
+        said = f"(a reason that cannot be had: {type(error).__name__})"
+    return clean_text(without_addresses(said)[:REASON_CHARACTERS_MAX])

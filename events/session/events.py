@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
 from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
@@ -538,10 +537,6 @@ TerminalEvent: TypeAlias = RunCompleted | RunFailed | RunCancelled
 """How a run ends."""
 
 
-REASON_CHARACTERS_MAX = 10_000
-"""A reason is cut after so many characters before it is recorded."""
-
-
 class Allow(msgspec.Struct, frozen=True):
     """The call may run."""
 
@@ -583,12 +578,3 @@ class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
     effect: EffectClass
     deps: Any = None
     """What the application depends on, as `ToolContext.deps`."""
-
-
-def recorded_reason(reason: object) -> str:
-    """Return a reason for the log: valid text that no reader, and no event, is too small for; it never raises."""
-    try:
-        said = "" if reason is None else str.__str__(str(reason))
-    except Exception as error:  # noqa: BLE001 - `__str__` is user code, and what the reason is given for must not fail.
-        said = f"(a reason that cannot be had: {type(error).__name__})"
-    return clean_text(without_addresses(said)[:REASON_CHARACTERS_MAX])

@@ -23,13 +23,13 @@ from typing import Final, Self, TypeVar, Unpack
 from refold.actors.calls.conversation import own_copy
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.sync.loop_thread import LoopThread, blocking
+from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import Message
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, stream_name
 from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.commands import DescribeSession
 from refold.events.session.core import SESSION_CORE, SESSION_KIND
-from refold.events.session.events import recorded_reason
 from refold.events.session.state import history
 from refold.inspection.log_reading import opened
 from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions

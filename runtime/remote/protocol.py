@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from refold.actors.kernel.clock import Clock
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, recorded_reason
 from refold.events.core.content import (
     GivenContent,
     TextBlock,
@@ -24,7 +24,7 @@ from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, ch
 from refold.events.model.configuration import RunOptions
 from refold.events.session.commands import CancelRun, DecideApproval, DescribeSession, SendInput, SessionCommand
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import CancelRequested, recorded_reason
+from refold.events.session.events import CancelRequested
 from refold.events.session.state import run_of_input
 from refold.keeping.deletion import Deletion
 from refold.sessions.access import Input, checked_key, describe_command, input_blocks, input_content

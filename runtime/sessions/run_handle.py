@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self
 
+from refold.events.core.cleaning import recorded_reason
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError, StreamDeleted
 from refold.events.core.ids import RunId, SessionId, stream_name
@@ -22,7 +23,6 @@ from refold.events.session.events import (
     ModelInterrupted,
     ModelResponded,
     TimerSet,
-    recorded_reason,
 )
 from refold.events.session.state import FinishedRun, SessionKey, SessionState, run_of_input
 from refold.publishing.event_bus import EndedRun, cancelled_in_queue

@@ -18,6 +18,7 @@ from refold.actors.calls.tool_context import require_other_session
 from refold.actors.cancellation import CancellationToken
 from refold.actors.effects import Performed
 from refold.actors.kernel.clock import Timer
+from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import StoredBlock, TextBlock
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash, RunId
@@ -34,7 +35,6 @@ from refold.events.session.events import (
     RunStarted,
     SessionEvent,
     TimerSet,
-    recorded_reason,
 )
 from refold.events.session.state import FinishedRun, SessionState, awaits_step, run_of_input
 from refold.publishing.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue

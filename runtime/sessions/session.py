@@ -15,6 +15,7 @@ from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.tool_context import require_other_session
 from refold.actors.cancellation import CancellationToken
 from refold.context import RuntimeContext
+from refold.events.core.cleaning import recorded_reason
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError
@@ -30,7 +31,7 @@ from refold.events.session.commands import (
     SendInput,
 )
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.events import SessionEvent, recorded_reason
+from refold.events.session.events import SessionEvent
 from refold.events.session.state import SessionState, results_message
 from refold.events.views.statistics import SessionStatistics
 from refold.events.views.steps import Step

@@ -580,7 +580,7 @@ async def test_a_supervisor_has_so_many_work_at_once_and_loses_nothing_where_one
     held = [HeldAnswer('{"answer": 1}'), HeldAnswer(DOWN), HeldAnswer('{"answer": 3}'), HeldAnswer('{"answer": 4}')]
     finder = agent_of("finder", *held, config=ONCE, output_type=Found)
     boss = boss_of(finder.as_tool(tier="observe", concurrency=2), calls=[asking("finder", str(n)) for n in range(4)])
-    async with sent_to(boss, log) as (runtime, session, sending):
+    async with sent_to(boss, log) as (_, session, sending):
         for place, answer in enumerate(held):
             await answer.asked.wait()
             if place:  # The first two began together; each that ends lets the next begin.
