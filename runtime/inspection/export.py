@@ -42,6 +42,7 @@ async def export_log(
     *,
     sessions: Sequence[str] | None = None,
     streams: Sequence[str] | None = None,
+    until_position: int | None = None,
 ) -> None:
     """Write a log as JSON Lines; what is appended to it meanwhile is left out.
 
@@ -50,6 +51,7 @@ async def export_log(
         write: is given the bytes, in pieces of some lines each.
         sessions: only these, and `streams`, in an export that says so.
         streams: only these, named `"<kind>/<id>"`, and `sessions`; None for both = all streams.
+        until_position: only what begins at a position up to it; None = all.
 
     Raises:
         ConfigError: there is no such session or stream, or a store of yours does not list its payloads.
@@ -66,10 +68,13 @@ async def export_log(
         if sessions is not None or streams is not None:
             heads = [await session_head(store, session) for session in sessions or ()]
             heads += [await stream_head(store, stream) for stream in streams or ()]
-            only, payloads = {head.stream for head in heads}, await payloads_of(store, heads)
+            only = {head.stream for head in heads}
+            payloads = await payloads_of(store, only, until_position=until_position)
         pieces: list[bytes] = []
         size = 0
-        async with aclosing(exported_lines(cast("WholeLog", store), streams=only, payloads=payloads)) as lines:
+        whole = cast("WholeLog", store)
+        written = exported_lines(whole, streams=only, payloads=payloads, until_position=until_position)
+        async with aclosing(written) as lines:
             async for line in lines:
                 pieces.append(line)
                 size += len(line)
@@ -85,6 +90,7 @@ async def export_to_file(
     *,
     sessions: Sequence[str] | None = None,
     streams: Sequence[str] | None = None,
+    until_position: int | None = None,
 ) -> None:
     """Write a log as JSON Lines into a new file with mode 0600, which appears when it is complete and durable.
 
@@ -95,12 +101,12 @@ async def export_to_file(
         LogFormatError: as `export_log`.
         PersistenceError: the log cannot be read, or the file cannot be written.
     """
-    async with _new_file(path) as file:
+    async with new_file(path) as file:
         if os.fspath(path).lower().endswith(".gz"):
             with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-                await export_log(log, packed.write, sessions=sessions, streams=streams)
+                await export_log(log, packed.write, sessions=sessions, streams=streams, until_position=until_position)
         else:
-            await export_log(log, file.write, sessions=sessions, streams=streams)
+            await export_log(log, file.write, sessions=sessions, streams=streams, until_position=until_position)
 
 
 async def export_to_new_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -110,7 +116,7 @@ async def export_to_new_file(path: str | os.PathLike[str], content: bytes) -> No
         ConfigError: the file is there already.
         PersistenceError: it cannot be written.
     """
-    async with _new_file(path) as file:
+    async with new_file(path) as file:
         file.write(content)
 
 
@@ -142,7 +148,13 @@ async def conversation_of(log: ReadableLog, session: str) -> tuple[str, list[Mes
 
 
 @asynccontextmanager
-async def _new_file(path: str | os.PathLike[str]) -> AsyncGenerator[BinaryIO, None]:
+async def new_file(path: str | os.PathLike[str]) -> AsyncGenerator[BinaryIO, None]:
+    """Give a new file with mode 0600 to be written, which appears when it is complete and durable.
+
+    Raises:
+        ConfigError: the file is there already.
+        PersistenceError: it cannot be written.
+    """
     target = absolute(path)
     unfinished = target.with_name(target.name + UNFINISHED)
     _require_nothing(target)

@@ -424,6 +424,9 @@ class AgentReplay:
         now = await self._done_again("recall", batch, lambda: remembered(*asked))
         if now is None:
             return []
+        if Comparison().recall(recorded, now) is not None and (lacks := await self._recalling.lacks()) is not None:
+            self._tally.miss("recall", event_ref(self._stream, batch[0].version), lacks)
+            return []
         if Comparison().recall(recorded, now) is not None:
             # A memory may have changed between the decision to ask and the question.
             before_answer = (batch[0].position - 1, batch[0].at)

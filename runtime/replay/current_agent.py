@@ -113,6 +113,14 @@ class PastRecalling(Recalling):
                 return f"the agent's {field} is not one of the log, so that it cannot be asked what it held then"
         return None
 
+    async def lacks(self) -> str | None:
+        """Return which stream of what was asked last the log lacks, though streams were left out of it, in words."""
+        removed = getattr(self._store, "removed_position", None)  # Stores of users need not know.
+        for part in self._then.values():
+            if await self._store.head(part.stream) is None and removed is not None and await removed():
+                return f"the log lacks the stream {part.stream}, as an export of some streams does"
+        return None
+
     async def go(self, position: int, at: int, context: SessionContext) -> bool:
         """Go to a place; return whether anything that the session sees is another since the last one.
 

@@ -32,7 +32,11 @@ _NAMES_PER_PAGE: Final = 1000
 
 
 async def exported_lines(
-    store: WholeLog, *, streams: Collection[str] | None = None, payloads: Collection[PayloadHash] | None = None
+    store: WholeLog,
+    *,
+    streams: Collection[str] | None = None,
+    payloads: Collection[PayloadHash] | None = None,
+    until_position: int | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Give the lines of a log, from the header to the end, each with its line end.
 
@@ -40,6 +44,7 @@ async def exported_lines(
         store: the log; what is appended meanwhile is left out.
         streams: only these, at the positions that they have, in an export that says so; None = all.
         payloads: only these of the payloads; None = all.
+        until_position: only batches that begin at a position up to it; None = all.
 
     Raises:
         LogFormatError: the log is damaged: a batch is not whole, or a payload is not what its name says.
@@ -62,7 +67,9 @@ async def exported_lines(
     async for line in _tombstone_lines(store, streams):
         digest.update(line)
         yield line
-    async for batch in stored_batches(store, until_position=end):
+    async for batch in stored_batches(
+        store, until_position=end if until_position is None else min(end, until_position)
+    ):
         if streams is not None and batch[0].stream not in streams:
             continue
         batches += 1

@@ -9,7 +9,7 @@ a stream that stays names it; and what fails half-way is completed when it is as
 
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 
 import msgspec
 
@@ -63,7 +63,7 @@ async def erase(
     """
     erased = Erased()
     end = await last_position(store)
-    named = [(family, await payloads_of(store, family)) for family in families]
+    named = [(family, await payloads_of(store, [head.stream for head in family])) for family in families]
     users = Counter(payload for _, payloads in named for payload in payloads)
     shared = users.keys() & set(kept)
     doomed = {head.stream for family in families for head in family}
@@ -108,23 +108,35 @@ def _groups(named: Sequence[_Named]) -> Iterator[list[_Named]]:
         yield group
 
 
-async def payloads_of(store: EventStore, family: Family) -> set[PayloadHash]:
+async def payloads_of(
+    store: EventStore, family: Iterable[StreamName], *, until_position: int | None = None
+) -> set[PayloadHash]:
     """Return the payloads that the events of streams name, or that these payloads name in turn.
 
     What events say is not known here, so each text that looks like the name of a payload counts as one.
+
+    Args:
+        store: the log.
+        family: names of the streams.
+        until_position: of the last event that counts; None = all.
     """
     found: set[PayloadHash] = set()
-    for head in family:
+    for stream in family:
         version = 0
-        while page := await store.read_stream(head.stream, after_version=version, limit=EVENTS_PER_PAGE):
-            found.update(name for event in page for name in _names_in(event.data))
+        while page := await store.read_stream(stream, after_version=version, limit=EVENTS_PER_PAGE):
+            found.update(
+                name
+                for event in page
+                if until_position is None or event.position <= until_position
+                for name in names_in(event.data)
+            )
             version = page[-1].version
     there: set[PayloadHash] = set()
     while found:
         name = found.pop()
         for data in (await store.read_payloads([name])).values():
             there.add(name)
-            found.update(set(_names_in(data)) - there)
+            found.update(set(names_in(data)) - there)
     return there
 
 
@@ -143,13 +155,13 @@ async def _named_beside(
         if len(wanted) <= NAMES_SOUGHT_MAX:
             found = {name for name in wanted if name.encode() in others}
         else:
-            found = wanted.intersection(_names_in(others))
+            found = wanted.intersection(names_in(others))
         shared |= found
         wanted -= found
         position = page[-1].position
     return shared
 
 
-def _names_in(data: bytes) -> list[PayloadHash]:
+def names_in(data: bytes) -> list[PayloadHash]:
     """Return each text in an event or a payload that may be the name of a payload."""
     return [PayloadHash(name.decode()) for name in _NAMES.findall(data)]

@@ -2,13 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from refold.commands.execution import EXIT_OK, HistoryForm, LogArgument, command, option
 from refold.commands.output import safe_json, tell
+
+if TYPE_CHECKING:
+    from refold.bundles.belongings import Belongings
 
 
 @command
@@ -18,7 +21,13 @@ async def export(
         Path | None,
         option("--output", "FILE", "Write this new file, not stdout; NAME.jsonl.gz is compressed.", short="-o"),
     ] = None,
-    session: Annotated[list[str] | None, option("--session", "SESSION", "Only this session; may be repeated.")] = None,
+    session: Annotated[
+        list[str] | None,
+        option("--session", "SESSION", "Only this session, and what it needs to be done again. May be given again."),
+    ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Leave out what --session needs: only its own stream.")
+    ] = False,
     stream: Annotated[
         list[str] | None,
         option(
@@ -39,8 +48,10 @@ async def export(
 
     Nothing is lost: events, positions, versions, times, chains, payloads. The same log gives the same bytes. A runtime
     may go on writing it: what it appends meanwhile is left out. With --session or --stream only those are written,
-    at the positions that they have and with the payloads that they refer to, and the header says so. FILE appears when
-    it is complete; one that is there already is refused.
+    at the positions that they have and with the payloads that they refer to, and the header says so. With a session go
+    the sessions that its calls began, and what its memories held up to its last event: those of its user, its own and
+    those that all share; parts that a function of yours named are left out and told. FILE appears when it is complete;
+    one that is there already is refused.
 
     With --format the conversation of SESSION is written as the messages of a request, of which `refold import --format`
     makes a session again; what the form has no place for is named on stderr.
@@ -61,16 +72,34 @@ async def export(
             await export_to_new_file(output, conversation)
         else:
             _write(conversation)
-    elif output is not None:
-        await export_to_file(log, output, sessions=session or None, streams=stream or None)
+        return EXIT_OK
+    streams, until = list(stream or []), None
+    if session and not alone:
+        needed = await _belongings(log, session)
+        # What is asked for by name is written whole.
+        streams, until = [*streams, *needed.streams], None if stream else needed.until_position
+    sessions = session if session and alone else None
+    if output is not None:
+        await export_to_file(log, output, sessions=sessions, streams=streams or None, until_position=until)
     else:
-        await export_log(log, _write, sessions=session or None, streams=stream or None)
+        await export_log(log, _write, sessions=sessions, streams=streams or None, until_position=until)
     return EXIT_OK
 
 
 def _write(lines: bytes) -> None:
     """Write lines of JSON; on a terminal what it could obey stands there as escapes, which say the same."""
     typer.echo(safe_json(lines.decode()) if sys.stdout.isatty() else lines, nl=False)
+
+
+async def _belongings(log: Path, sessions: list[str]) -> "Belongings":
+    from refold.bundles.belongings import belongings_of
+    from refold.inspection.log_reading import opened
+
+    async with opened(log) as store:
+        needed = await belongings_of(store, sessions)
+    for stream in needed.left_out:
+        tell(f"left out: {stream}, which the log does not say that the session has seen; --stream takes it along")
+    return needed
 
 
 async def _conversation(log: Path, session: str, form: HistoryForm, thoughts_in_text: bool) -> bytes:
