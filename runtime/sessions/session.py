@@ -255,7 +255,9 @@ class Session(Generic[Out_co]):
         """
         access, own = self._access.of_run(deps, options), run_options(options)
         if content is None and (key is not None or own is not None):
-            raise ConfigError("next_turn takes a key and options only with the input that they are of")
+            raise ConfigError(
+                "a key and the options of next_turn are those of its input; give an input too, or neither"
+            )
         seen: list[RecordedSessionEvent] = []
         with RunWatcher(access, seen.append) as watcher:
             if content is not None:
