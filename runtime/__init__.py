@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from refold.remote.run import ConnectedRun as ConnectedRun
     from refold.remote.run import SyncConnectedRun as SyncConnectedRun
     from refold.remote.run import Unfinished as Unfinished
+    from refold.sessions.access import SessionMetadata as SessionMetadata
     from refold.sessions.checkpoint import Checkpoint as Checkpoint
     from refold.sessions.checkpoint import load_checkpoint as load_checkpoint
     from refold.sessions.outcome import Cancelled as Cancelled
@@ -134,8 +135,7 @@ if TYPE_CHECKING:
     from refold.sessions.outcome import Spent as Spent
     from refold.sessions.outcome import Tripped as Tripped
     from refold.sessions.outcome import TurnResult as TurnResult
-    from refold.sessions.reads import AwaitedApproval as AwaitedApproval
-    from refold.sessions.reads import SessionMetadata as SessionMetadata
+    from refold.sessions.people import AwaitedApproval as AwaitedApproval
     from refold.sessions.run_handle import RunHandle as RunHandle
     from refold.sessions.run_handle import RunReader as RunReader
     from refold.sessions.session import Session as Session
@@ -210,7 +210,8 @@ else:
             "refold.sessions.outcome": (
                 "Cancelled Completed Failed Outcome RunError RunNotCompleted RunResult Spent Tripped TurnResult"
             ),
-            "refold.sessions.reads": "AwaitedApproval SessionMetadata",
+            "refold.sessions.access": "SessionMetadata",
+            "refold.sessions.people": "AwaitedApproval",
             "refold.sessions.run_handle": "RunHandle RunReader",
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",

@@ -10,6 +10,7 @@ import msgspec
 
 from refold.actors.agent.deps import Dependencies
 from refold.actors.calls.middleware import Hooks
+from refold.actors.calls.protocols import ToolRunner
 from refold.actors.effects import EffectsInFlight
 from refold.actors.journal import Journal
 from refold.actors.kernel.system import ActorSystem
@@ -43,8 +44,8 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Whether any of its agents has middleware."""
     hooks_of: Callable[[str | None], Hooks | None]
     """Returns the middleware of an agent, by its name; None = of the main one."""
-    tool_names: Callable[[], tuple[str, ...]]
-    """Returns the names of the main agent's tools, as they are now."""
+    tools_of: Callable[[str | None], ToolRunner]
+    """Returns the tools of an agent, as they are now, by its name; None = of the main one."""
     tools_in_force: Callable[[], Awaitable[None]]
     """Returns when the tools that were registered or removed so far are so for every input that is sent now."""
     require_open: Callable[[], None]

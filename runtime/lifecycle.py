@@ -204,7 +204,7 @@ class Lifecycle:
             agents=tuple(agents.agents),
             has_hooks=any(found.hooks is not None for found in agents),
             hooks_of=lambda agent: (agents.main if agent is None else agents[agent]).hooks,
-            tool_names=agents.main.tools.names,
+            tools_of=lambda agent: (agents.main if agent is None else agents[agent]).tools,
             tools_in_force=self.tools_in_force,
             require_open=self.require_open,
             is_closing=self.is_closing,

@@ -301,7 +301,12 @@ class RunningAgents:
 
         system.register(SESSION_KIND, session)
         system.register(MODEL_KIND, model)
-        system.register(APPROVAL_KIND, lambda name: ApprovalActor(asking(self[name].agent.approval, approval_pool)))
+
+        def approval(name: str) -> ApprovalActor:
+            found = self[name]
+            return ApprovalActor(asking(found.agent.approval, approval_pool), found.tools)
+
+        system.register(APPROVAL_KIND, approval)
         system.register(TOOL_KIND, tool)
 
 

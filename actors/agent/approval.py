@@ -10,12 +10,15 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from refold.actors.calls.middleware import HookContext
+from refold.actors.calls.protocols import ToolRunner
 from refold.actors.calls.tool_context import running_context
+from refold.actors.calls.verdicts import changed_arguments
 from refold.actors.effects import CancelEffect, EffectEnded, tell_end
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.cleaning import recorded_reason
+from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import SessionId
 from refold.events.session.commands import DecideApproval
 from refold.events.session.events import Allow, Deny, ToolApprovalRequested
@@ -43,8 +46,9 @@ class StartApproval(Vital, frozen=True, kw_only=True):
 class ApprovalActor(Actor):
     """Passes waiting calls on to a handler."""
 
-    def __init__(self, ask: AskHandler | None) -> None:
+    def __init__(self, ask: AskHandler | None, tools: ToolRunner) -> None:
         self._ask = ask
+        self._tools = tools
         self._waiting: dict[tuple[str, str], tuple[StartApproval, asyncio.Task[None] | None]] = {}
 
     def on_receive(self, message: StartApproval | CancelEffect) -> None:
@@ -86,7 +90,7 @@ class ApprovalActor(Actor):
         command: DecideApproval | None = None
         running_context.set(message.where)
         try:
-            command = _decision(request, await ask(message.session, request))
+            command = _decision(request, await ask(message.session, request), self._tools)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -94,6 +98,8 @@ class ApprovalActor(Actor):
             log.warning("the approval handler let out a CancelledError of its own; %s goes on waiting", request.call)
         except KeyboardInterrupt:
             raise
+        except CommandRejected as error:
+            log.error("the approval handler's answer about %s of session %s: %s", request.call, message.session, error)
         except BaseException:  # The border to user code: the call goes on waiting for a decision.
             log.exception(
                 "the approval handler failed; %s of session %s goes on waiting", request.call, message.session
@@ -102,12 +108,13 @@ class ApprovalActor(Actor):
             tell_end(message.reply_to, EffectEnded(key=message.key, command=command))
 
 
-def _decision(request: ToolApprovalRequested, answer: object) -> DecideApproval | None:
+def _decision(request: ToolApprovalRequested, answer: object, tools: ToolRunner) -> DecideApproval | None:
     match answer:
         case None:
             return None
-        case Allow(always=always):
-            return DecideApproval(call=request.call, allowed=True, always=bool(always))
+        case Allow(always=always, arguments=given):
+            arguments = changed_arguments(tools, request.tool, given) if given is not None else None
+            return DecideApproval(call=request.call, allowed=True, always=bool(always), input=arguments)
         case Deny(reason=reason):
             return DecideApproval(call=request.call, allowed=False, reason=recorded_reason(reason))
         case _:

@@ -137,6 +137,8 @@ async def _policy_verdict(policy: Policy, call: ProposedCall, use: ToolUseBlock,
 
 def _verdict(decision: PolicyDecision | None, use: ToolUseBlock, verdict: Verdict) -> Verdict:
     match decision:
+        case Allow() if decision.arguments is not None:
+            return _check_failed("The policy gave a call other arguments, which only a person who approves it may.")
         case None | Allow():
             return verdict
         case Deny(reason=reason):

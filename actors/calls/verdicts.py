@@ -5,17 +5,17 @@ policy, the check of a final answer. A replay asks the same of recorded answers.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from refold.actors.calls.policy import Policy, policy_verdicts, recovery_text
 from refold.actors.calls.protocols import ToolRunner
 from refold.actors.calls.results import error_words
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_json, clean_text
 from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock, tool_uses
-from refold.events.core.errors import AgentLoopError
+from refold.events.core.errors import AgentLoopError, CommandRejected
 from refold.events.model.configuration import AgentConfiguration, RecoveryFunction, ToolSpec
 from refold.events.model.messages import ModelResponse, ToolUse
 from refold.events.model.run_context import RunContext
@@ -105,10 +105,40 @@ class AnswerRules:
         return clean_text(await self._output_check(text, where) or "")[:MESSAGE_CHARACTERS_MAX]
 
     def _check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
-        try:
-            return self._tools.check(name, arguments)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
-            log.exception("the arguments of a call of %s cannot be checked", name)
-            return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {error_words(error)}")
+        return _checked(self._tools, name, arguments)
+
+
+def _checked(tools: ToolRunner, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
+    try:
+        return tools.check(name, arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
+        log.exception("the arguments of a call of %s cannot be checked", name)
+        return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {error_words(error)}")
+
+
+def changed_arguments(tools: ToolRunner, name: str, arguments: object) -> JsonObject:
+    """Return the arguments that a person gives a call in place of the model's, as they are recorded.
+
+    A model's arguments are repaired where their meaning is certain; a person's are what they say, so that what was
+    approved is what runs.
+
+    Raises:
+        CommandRejected: they cannot be recorded, or do not fit the tool.
+    """
+    given = given_arguments(arguments)
+    fitting, verdict = _checked(tools, name, given)
+    if verdict.verdict != "allow":
+        raise CommandRejected(f"the call waits on, since its new arguments cannot be used. {verdict.reason}")
+    repaired = msgspec.json.encode(fitting)
+    if repaired != msgspec.json.encode(given):
+        raise CommandRejected(f"the call waits on; {name} would read its new arguments as {repaired.decode():.500}")
+    return given
+
+
+def given_arguments(arguments: object) -> JsonObject:
+    """Return arguments in a form that can be recorded; or raise CommandRejected."""
+    if not isinstance(arguments, Mapping):
+        raise CommandRejected(f"the arguments of a call are an object, not {type(arguments).__name__}")
+    return cast("JsonObject", clean_json(dict(cast("Mapping[object, object]", arguments)), "arguments"))

@@ -330,8 +330,9 @@ def _admit_cancel(state: SessionState, command: commands.CancelRun) -> ev.Sessio
 def _admit_decision(state: SessionState, command: commands.DecideApproval) -> ev.SessionEvent | Recorded:
     if command.always and not command.allowed:
         raise CommandRejected("only an allowance can hold for always; deny each call by itself")
-    digest = decision_digest(command.call, command.allowed, command.always)
-    if (recorded := _recorded_as(state, "decide", command.key, digest)) is not None:
+    if command.input is not None and (command.always or not command.allowed):
+        raise CommandRejected("only a call that is allowed can get other arguments, and for this time only")
+    if (recorded := _recorded_as(state, "decide", command.key, decision_digest(command))) is not None:
         return recorded
     call = find_call(state, command.call)
     if call is None or call.result is not None or call.approval != "requested":
@@ -342,6 +343,7 @@ def _admit_decision(state: SessionState, command: commands.DecideApproval) -> ev
         reason=command.reason,
         key=command.key,
         always=command.always,
+        input=command.input,
     )
 
 

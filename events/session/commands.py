@@ -128,6 +128,8 @@ class DecideApproval(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     always: bool = False
     """Allow every later call of the same action in this session too."""
+    input: JsonObject | None = None
+    """The arguments, checked, that it is to run with in place of those that the model gave."""
 
 
 class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -312,6 +312,8 @@ class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="session.tool_ap
     key: str | None = None
     always: bool = False
     """From here on calls of the same action need no approval in this session."""
+    input: JsonObject | None = None
+    """The arguments that it runs with in place of those that the model gave; None = with these."""
 
 
 class ToolCallStarted(Event, frozen=True, kw_only=True, tag="session.tool_call_started.v1"):
@@ -542,6 +544,8 @@ class Allow(msgspec.Struct, frozen=True):
 
     always: bool = False
     """Said of an approval: later calls of the same action need none in this session."""
+    arguments: Mapping[str, object] | None = None
+    """Said of an approval: all arguments that the call runs with, in place of the model's; None = with these."""
 
 
 class Deny(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@ Part of `refold.events.session.evolve`, which says what holds for both. The plac
 its calls, so that no event walks over all calls of a long answer.
 """
 
+import msgspec
+
 from refold.events.core.content import (
     Block,
     StoredBlock,
@@ -28,6 +30,9 @@ from refold.events.session.state import (
     results_message,
     retry_key,
 )
+
+CHANGED_CHARACTERS_MAX = 10_000
+"""Arguments that a person changed are cut after so many characters of JSON where the model is told of them."""
 
 
 def turn_of(
@@ -69,12 +74,13 @@ def approval_decided(state: SessionState, event: ev.ToolApprovalDecided) -> None
     call = turn.calls[turn.index[event.call]]
     call.approval = "allowed" if event.allowed else "denied"
     call.approval_reason = event.reason
+    if event.input is not None:
+        call.input, call.changed = event.input, True
     turn.awaiting.pop(call.id, None)
     if event.always:
         state.allowed_actions.setdefault(action_of(call), state.version)
     if event.key is not None:
-        digest = decision_digest(event.call, event.allowed, event.always)
-        state.keys[event.key] = SessionKey(state.version, digest, "decide")
+        state.keys[event.key] = SessionKey(state.version, decision_digest(event), "decide")
 
 
 def call_started(state: SessionState, event: ev.ToolCallStarted) -> None:
@@ -118,7 +124,8 @@ def call_completed(state: SessionState, event: ev.ToolCallCompleted) -> None:
         run.resumes = 0
         if event.ends_run and not run.finishing:
             run.finishing, run.final, run.stop_reason = True, texts_of(event.content), "end_turn"
-    _answer(state, event.call, ToolResultBlock(tool_use_id=event.call, content=event.content))
+    content = (*_told_of_change(state, event.call), *event.content)
+    _answer(state, event.call, ToolResultBlock(tool_use_id=event.call, content=content))
 
 
 def call_failed(state: SessionState, event: ev.ToolCallFailed) -> None:
@@ -126,8 +133,26 @@ def call_failed(state: SessionState, event: ev.ToolCallFailed) -> None:
         state.run.resumes = 0
     if event.broken:
         note_breakage(state, text_of(event.content), event.recovery)
-    result = ToolResultBlock(tool_use_id=event.call, content=event.content, is_error=True, kind=event.kind)
-    _answer(state, event.call, result)
+    told = _told_of_change(state, event.call) if event.started and event.kind != "cancelled" else ()
+    content = (*told, *event.content)
+    _answer(state, event.call, ToolResultBlock(tool_use_id=event.call, content=content, is_error=True, kind=event.kind))
+
+
+def _told_of_change(state: SessionState, call_id: ToolCallId) -> tuple[TextBlock, ...]:
+    """Return what the model is told in front of a result whose call ran with other arguments than it gave.
+
+    Its own message keeps those, since a provider takes only what it said itself; so it would take the result for that
+    of its own arguments.
+    """
+    turn = _turn(state)
+    call = turn.calls[turn.index[call_id]]
+    if not call.changed:
+        return ()
+    arguments = msgspec.json.encode(call.input).decode()
+    if len(arguments) > CHANGED_CHARACTERS_MAX:
+        arguments = f"{arguments[:CHANGED_CHARACTERS_MAX]}…"
+    reason = f" The person said: {call.approval_reason}" if call.approval_reason.strip() else ""
+    return (TextBlock(text=f"A person changed the arguments of this call. It ran with: {arguments}{reason}\n"),)
 
 
 def call_waiting(state: SessionState, event: ev.ToolCallWaiting) -> None:

@@ -38,7 +38,16 @@ from refold.events.model.refused import GuardrailTrip
 from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import Usage, overspent
 from refold.events.session import events as ev
-from refold.events.session.events import Repeat, RunFailureKind, RunTotals, SetAside, ToolAttemptFailed, Verdict
+from refold.events.session.commands import DecideApproval
+from refold.events.session.events import (
+    Repeat,
+    RunFailureKind,
+    RunTotals,
+    SetAside,
+    ToolApprovalDecided,
+    ToolAttemptFailed,
+    Verdict,
+)
 
 Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
 """What a run is doing.
@@ -96,6 +105,8 @@ class TurnCall(msgspec.Struct):
     verdict: Verdict
     approval: Literal["", "requested", "allowed", "denied"] = ""
     approval_reason: str = ""
+    changed: bool = False
+    """A person who allowed it has changed its arguments; `input` is what it runs with."""
     requested_at: int = 0
     """When that was last asked for, in microseconds since the epoch."""
     expires_at: int | None = None
@@ -353,9 +364,12 @@ def input_digest(content: tuple[UserContent, ...], options: RunOptions | None, e
     return content_digest(content if options is None else (content, options))
 
 
-def decision_digest(call: ToolCallId, allowed: bool, always: bool) -> str:
+def decision_digest(decision: DecideApproval | ToolApprovalDecided) -> str:
     """Return the digest under which a keyed decision is remembered."""
-    return content_digest((call, allowed, always) if always else (call, allowed))
+    said: tuple[object, ...] = (decision.call, decision.allowed)
+    if decision.always or decision.input is not None:
+        said = (*said, decision.always)
+    return content_digest(said if decision.input is None else (*said, decision.input))
 
 
 def needs_approval(call: TurnCall) -> bool:

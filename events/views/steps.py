@@ -33,6 +33,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     call: ToolCallId
     tool: str
     input: JsonObject
+    changed_input: JsonObject | None = None
+    """The arguments that a person had it run with in place of `input`; None = nobody changed them."""
     observation: str | None = None
     """The text of its result, or of its error; None = it has none yet."""
     kind: ErrorKind | None = None
@@ -122,6 +124,8 @@ class Steps:
                 self._wanted_at = event.at
             case ev.ModelResponded():
                 self._begin(event)
+            case ev.ToolApprovalDecided(call=call, input=arguments) if arguments is not None:
+                self._note(call, changed_input=arguments)
             case ev.ToolCallStarted(call=call, attempt=attempt):
                 self._note(call, attempts=attempt)
             case ev.ToolCallCompleted():

@@ -6,14 +6,20 @@ to it, so a log that another process is writing can be read at any time.
 
 import difflib
 import os
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Self, TypeAlias
 
-from refold.events.core.errors import ConfigError
-from refold.events.core.ids import StreamName, kind_and_identifier, stream_name
+import msgspec
+
+from refold.events.core.content import DocumentBlock, ImageBlock, TextBlock
+from refold.events.core.errors import ConfigError, LogFormatError
+from refold.events.core.ids import PayloadHash, StreamName, kind_and_identifier, stream_name
 from refold.events.core.records import StoredEvent, StreamHead
+from refold.events.model.configuration import payload_hash
+from refold.events.model.payloads import whole_block
 from refold.inspection.times import time_words
 from refold.stores.event_store import EventStore, Tombstone
 from refold.stores.sqlite.file import is_text_log
@@ -231,3 +237,55 @@ def _can_be_a_name(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+Name: TypeAlias = PayloadHash | str
+
+
+async def content_by_hash(store: EventStore, stream: StreamName, name: Name) -> bytes:
+    """Return what a session's events refer to by a hash.
+
+    A text comes as UTF-8, an image as its file, another block as its JSON, and what is no block as it lies there.
+
+    Args:
+        store: the log.
+        stream: the session's; what only other sessions refer to is not shown.
+        name: 64 hexadecimal digits.
+
+    Raises:
+        ConfigError: no event of the session refers to it.
+        PersistenceError: the log cannot be read.
+    """
+    if not isinstance(name, str) or not _HASH.fullmatch(name):
+        raise ConfigError(f"{name!r:.80} is no hash of a payload; it has 64 digits out of 0-9 and a-f")
+    if not await _refers(store, stream, name.encode()):
+        raise ConfigError(f"nothing in {stream} has the payload {name}")
+    payload = PayloadHash(name)
+    found = await store.read_payloads([payload])
+    if payload in found and payload_hash(found[payload]) != payload:
+        raise LogFormatError(f"the payload {name} of {store.name} is damaged; restore it from a backup")
+    try:
+        block = whole_block(payload, found)
+    except LogFormatError:
+        if payload not in found:
+            raise
+        return found[payload]
+    match block:
+        case TextBlock(text=text, provider_data=None):
+            return text.encode()
+        case ImageBlock(data=data, url=None) | DocumentBlock(data=data, url=None):
+            return data
+        case _:
+            return msgspec.json.encode(block)
+
+
+async def _refers(store: EventStore, stream: StreamName, name: bytes) -> bool:
+    """Return whether the text of an event holds a hash; no event is decoded for that."""
+    version = 0
+    while page := await store.read_stream(stream, after_version=version, limit=EVENTS_PER_PAGE):
+        if any(name in event.data for event in page):
+            return True
+        version = page[-1].version
+    return False

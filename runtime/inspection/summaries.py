@@ -169,8 +169,9 @@ def _call_words(event: Event) -> str:
         case ev.ToolApprovalRequested(call=call, tool=tool, input=arguments, expires_at=expires_at):
             until = f" (until {time_words(expires_at)})" if expires_at is not None else ""
             return f"{call} {call_words(tool, arguments)}{until}"
-        case ev.ToolApprovalDecided(call=call, allowed=allowed, reason=reason, always=always):
+        case ev.ToolApprovalDecided(call=call, allowed=allowed, reason=reason, always=always, input=arguments):
             words = f"{call} {'allowed' if allowed else 'denied'}{' always' if always else ''}"
+            words += f" with {msgspec.json.encode(arguments).decode()}" if arguments is not None else ""
             return f"{words}: {reason}" if reason else words
         case ev.ToolCallStarted(call=call, attempt=attempt):
             return call if attempt == 1 else f"{call}, attempt {attempt}"

@@ -35,6 +35,8 @@ class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The beginning of what the model gave as arguments, where that was not a JSON object."""
     approval: Literal["", "requested", "allowed", "denied"] = ""
     approval_reason: str = ""
+    changed_input: JsonObject | None = None
+    """The arguments that a person had it run with in place of `input`; None = nobody changed them."""
     started_at: int = 0
     """Microseconds since the epoch; 0 = its body was not started. Of several attempts, the first one's."""
     attempts: int = 1
@@ -194,6 +196,7 @@ class Transcript:
                 call.approval, call.approval_reason, call.started_at = "requested", event.reason, 0
             case ev.ToolApprovalDecided():
                 call.approval, call.approval_reason = "allowed" if event.allowed else "denied", event.reason
+                call.changed_input = event.input if event.input is not None else call.changed_input
             case ev.ToolCallStarted():
                 call.started_at, call.attempts = call.started_at or event.at, event.attempt
 

@@ -42,7 +42,7 @@ from refold.guarded_store import ContainedStore
 from refold.inspection.log_reading import Streams, kind_of, session_head
 from refold.inspection.session_view import ListedSession, list_sessions, listed_session
 from refold.sessions.access import cancel_runs_of
-from refold.sessions.reads import sessions_below
+from refold.sessions.people import sessions_below
 from refold.stores.event_store import ErasableLog, EventStore
 from refold.stores.keeping.erasing import EVENTS_PER_PAGE, erase
 from refold.stores.keeping.remains import remains, traces_of

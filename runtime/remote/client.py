@@ -1,4 +1,4 @@
-"""Giving a command to a log from a process that does not own it, and looking at what waits there for a decision.
+"""Giving a command to a log from a process that does not own it, or to the log itself.
 
 Read `give` first. A command goes into the inbox, where it is durable under its key; then the runtime that owns the log
 performs it, or this process, which owns the log for a moment where no runtime does. Only an owner performs, so no
@@ -16,6 +16,7 @@ All who wait for outcomes in one event loop share one look at the inbox, however
 import asyncio
 import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -27,7 +28,7 @@ from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.kernel.supervision import Background
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
-from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
+from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.core.pure_core import Plan, Recorded, evolve_all, noted, plan
 from refold.events.core.records import EncodedBatch
 from refold.events.model.payloads import recordable, without_secrets
@@ -35,10 +36,8 @@ from refold.events.secrets.redaction import Redaction
 from refold.events.session.commands import SessionCommand
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import SessionEvent, ToolCallStarted
-from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
+from refold.events.session.state import SessionState
 from refold.inspection.log_reading import Batches, opened, session_head, tombstone_of
-from refold.inspection.session_view import list_sessions
-from refold.inspection.summaries import call_words
 from refold.keeping.deletion import OwnedLog, delete_from
 from refold.providers.http.secrets import redaction_of_environment
 from refold.remote.follow import POLL_S, Changes
@@ -61,10 +60,8 @@ from refold.remote.protocol import (
     session_command,
 )
 from refold.sessions.access import require_unredacted
-from refold.sessions.reads import sessions_below
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
-from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.store import SQLiteStore
 
@@ -140,7 +137,7 @@ async def give(
         deleted_again = isinstance(command, InboxDelete) and await tombstone_of(store, f"{SESSION_KIND}/{session}")
         if not may_begin and not deleted_again:
             try:
-                await _has_begun(store, inbox, session)
+                await has_begun(store, inbox, session)
             except ConfigError as error:
                 if isinstance(command, InboxSend):
                     raise ConfigError(f"{error}; `refold send --new` begins one") from None
@@ -152,7 +149,7 @@ async def give(
     return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
 
 
-async def _has_begun(store: EventStore, inbox: Inbox, session: str) -> bool:
+async def has_begun(store: EventStore, inbox: Inbox, session: str) -> bool:
     """Tell whether a session is in the log; where it is not, an input that begins it waits in the inbox.
 
     Raises:
@@ -366,7 +363,7 @@ class _Round:
                 if first:
                     await self._store.append(first)
                 outcome = await done(self._store, self._session, entry.command, planned.version, new=False)
-            elif self._ahead or any(isinstance(event, ToolCallStarted) for event in planned.events):
+            elif self._ahead or _needs_runtime(entry.command, planned.events):
                 self._ahead = True
                 return planned.state
             else:
@@ -383,6 +380,12 @@ class _Round:
 
     async def _durable_state(self) -> SessionState:
         return await session_state(self._store, self._session)
+
+
+def _needs_runtime(command: InboxCommand, events: Sequence[SessionEvent]) -> bool:
+    """Tell whether a runtime must perform a command: it begins a tool's body, or a tool must read its arguments."""
+    unread = isinstance(command, InboxDecide) and command.arguments is not None
+    return unread or any(isinstance(event, ToolCallStarted) for event in events)
 
 
 def decided(
@@ -409,73 +412,8 @@ def decided(
     return planned, batch
 
 
-class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a person has to allow or deny."""
-
-    session: SessionId
-    run: RunId | None
-    call: ToolCallId
-    tool: str
-    what: str
-    """The tool and its arguments, as text."""
-    reason: str
-    """Why a person is asked."""
-    decided: bool
-    """A decision waits in the inbox for a runtime."""
-
-
-async def awaited_decisions(
-    log: str | os.PathLike[str], session: str | None = None, *, below: bool = False
-) -> list[AwaitedDecision]:
-    """Return the calls of a log, or of one session, that wait for approval, in order of sessions and calls.
-
-    Args:
-        log: path of the log.
-        session: None = all.
-        below: also those that wait in the sessions that calls of `session` began, behind its own.
-
-    Raises:
-        ConfigError: there is no such session.
-        PersistenceError: the log or its inbox cannot be read.
-    """
-    inbox = Inbox(absolute(log), SystemClock())
-    found: list[AwaitedDecision] = []
-    async with opened(log) as store:
-        if session is not None:
-            names = [SessionId(session)] if await _has_begun(store, inbox, session) else []
-            if below:
-                names += [name async for name in sessions_below(store, SessionId(session), with_pending=True)]
-        else:
-            # What has ended waits for no person; what is open or parked may, beside other calls at work.
-            names = [
-                listed.session
-                for listed in await list_sessions(store)
-                if listed.status in ("open", "waiting", "parked")
-            ]
-        for name in names:
-            state, waiting = await session_state(store, name), await inbox.waiting(name)
-            decided = {entry.command.call for entry in waiting if isinstance(entry.command, InboxDecide)}
-            found += _of_session(name, state, decided)
-    return found
-
-
 async def session_state(store: EventStore, session: SessionId) -> SessionState:
     state = SESSION_CORE.initial()
     async for batch in Batches(store, f"{SESSION_KIND}/{session}"):
         state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
     return state
-
-
-def _of_session(session: SessionId, state: SessionState, decided: set[ToolCallId]) -> list[AwaitedDecision]:
-    return [
-        AwaitedDecision(
-            session=session,
-            run=state.run.id if state.run is not None else None,
-            call=call.id,
-            tool=call.name,
-            what=call_words(call.name, call.input),
-            reason=reason_to_ask(call),
-            decided=call.id in decided,
-        )
-        for call in calls_awaiting_approval(state)
-    ]

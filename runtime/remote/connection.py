@@ -26,7 +26,7 @@ from refold.actors.sync.loop_thread import LoopThread, blocking
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import Message
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, stream_name
+from refold.events.core.ids import RunId, SessionId, checked_identifier, stream_name
 from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.commands import DescribeSession
 from refold.events.session.core import SESSION_CORE, SESSION_KIND
@@ -35,12 +35,12 @@ from refold.inspection.log_reading import opened
 from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
-from refold.remote.client import AwaitedDecision, Given, awaited_decisions, give, session_state
+from refold.remote.client import Given, give, session_state
 from refold.remote.follow import POLL_S, follow_run, follow_session
+from refold.remote.people import AwaitedDecision, ConnectedForPeople, awaited_decisions
 from refold.remote.protocol import (
     InboxCancel,
     InboxCommand,
-    InboxDecide,
     InboxDescribe,
     InboxSetAside,
     InboxTakeBack,
@@ -48,9 +48,8 @@ from refold.remote.protocol import (
     send_command,
 )
 from refold.remote.run import ConnectedRun, SyncConnectedRun, Unfinished, iterated
-from refold.sessions.access import Input, RunOverrides, checked_flag, checked_name, describe_command, run_options
+from refold.sessions.access import Input, RunOverrides, checked_name, describe_command, require_user, run_options
 from refold.sessions.outcome import RunResult
-from refold.sessions.reads import require_user
 from refold.sessions.run_handle import known_run, run_id_parts
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
@@ -184,13 +183,14 @@ class Connection:
             await self.clock.sleep(POLL_S)
 
 
-class ConnectedSession:
+class ConnectedSession(ConnectedForPeople):
     """One conversation in a log that another process owns; get it from `Connection.session`."""
 
     def __init__(self, connection: Connection, session: SessionId, described: DescribeSession | None = None) -> None:
         self.id = session
         self.connection = connection
         self._described = described
+        self._path = connection.log
         self._stream = stream_name(SESSION_KIND, session)
 
     async def send(
@@ -294,43 +294,6 @@ class ConnectedSession:
         why = recorded_reason(reason) if reason is not None else None
         return (await self._give(InboxCancel(run=named, reason=why), key)).outcome is not None
 
-    async def decide(
-        self,
-        call: AwaitedDecision | ToolCallId | str,
-        *,
-        allow: bool,
-        reason: str = "",
-        always: bool = False,
-        key: str | None = None,
-    ) -> bool:
-        """Allow or deny a call that waits for approval.
-
-        Args:
-            call: one of `approvals`, which may be that of a child; or the id of one of this session's own.
-            allow: whether it may run.
-            reason: what the model is told where it may not.
-            always: allow, in this session, every later call of the same action too, and those that wait.
-            key: idempotency key.
-
-        Returns:
-            Whether that is done; False = it waits in the inbox for a runtime.
-
-        Raises:
-            CommandRejected: the call does not wait for approval.
-            ConfigError: there is no such session.
-            PersistenceError: it could not be put into the inbox.
-        """
-        if isinstance(call, AwaitedDecision):
-            whose = self.connection.session(call.session)
-            return await whose.decide(call.call, allow=allow, reason=reason, always=always, key=key)
-        decision = InboxDecide(
-            call=ToolCallId(checked_name(call, "call")),
-            allow=checked_flag(allow, "allow"),
-            reason=recorded_reason(reason),
-            always=checked_flag(always, "always"),
-        )
-        return (await self._give(decision, key)).outcome is not None
-
     async def set_aside(
         self,
         version: int,
@@ -374,16 +337,6 @@ class ConnectedSession:
         said = describe_command(user, metadata) or DescribeSession()
         command = InboxDescribe(user=said.user, metadata=dict(said.metadata))
         return (await self._give(command, key)).outcome is not None
-
-    async def approvals(self) -> list[AwaitedDecision]:
-        """Return the calls of the session that wait for a person's decision, and those that its children wait for.
-
-        Raises:
-            ConfigError: the log has no such session.
-            PersistenceError: the log or its inbox cannot be read.
-        """
-        async with self._log():
-            return await awaited_decisions(self.connection.log, self.id, below=True)
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; of a session that has not begun, none.
@@ -429,6 +382,9 @@ class ConnectedSession:
                 version = head.version if head is not None else 0
             async for recorded in follow_session(store, self.id, version, self.connection.clock):
                 yield recorded
+
+    def _beside(self, session: SessionId) -> "ConnectedSession":
+        return self.connection.session(session)
 
     @asynccontextmanager
     async def _log(self) -> AsyncGenerator[EventStore]:

@@ -22,7 +22,7 @@ from refold.actors.kernel.supervision import Background
 from refold.context import RuntimeContext
 from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
-from refold.events.session.commands import SendInput
+from refold.events.session.commands import DecideApproval, SendInput
 from refold.events.session.core import SESSION_KIND
 from refold.keeping.deletion import delete_in
 from refold.remote.follow import Changes
@@ -42,7 +42,7 @@ from refold.remote.protocol import (
     named_content,
     session_command,
 )
-from refold.sessions.access import as_described, hooked_input, require_size, require_unredacted
+from refold.sessions.access import as_described, hooked_input, require_fitting, require_size, require_unredacted
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxFile
 
@@ -197,6 +197,8 @@ class InboxReader:
         hooks = context.hooks_of(agent)
         if isinstance(asked, SendInput):
             require_size(asked.content, context.settings.input_bytes_max)
+        if isinstance(asked, DecideApproval):
+            await require_fitting(context, ref, asked)
         described = described_by(command)
         if isinstance(asked, SendInput) and hooks is not None:
             where = hook_context(as_described(of, described), deps=context.dependencies.of(session, None, agent))

@@ -13,10 +13,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from refold.actors.calls.verdicts import given_arguments
 from refold.actors.kernel.clock import Clock
 from refold.events.core.cleaning import clean_text, recorded_reason
 from refold.events.core.content import (
     GivenContent,
+    JsonObject,
     TextBlock,
 )
 from refold.events.core.errors import CommandRejected
@@ -70,7 +72,9 @@ class InboxCancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbi
     reason: str | None = None
 
 
-class InboxDecide(msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbid_unknown_fields=True):
+class InboxDecide(
+    msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbid_unknown_fields=True, omit_defaults=True
+):
     """Allow or deny a call that waits for approval."""
 
     call: ToolCallId
@@ -79,6 +83,8 @@ class InboxDecide(msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbi
     """What the model is told where it is denied."""
     always: bool = False
     """Allow every later call of the same action in the session too."""
+    arguments: JsonObject | None = None
+    """What it is to run with in place of the model's arguments."""
 
 
 class InboxSetAside(msgspec.Struct, frozen=True, kw_only=True, tag="set_aside", forbid_unknown_fields=True):
@@ -243,8 +249,8 @@ def session_command(
             return described_by(command) or DescribeSession(), {}
         case InboxCancel(run=run, reason=reason):
             return CancelRun(run=run, reason=reason, key=key), {}
-        case InboxDecide(call=call, allow=allow, reason=reason, always=always):
-            return DecideApproval(call=call, allowed=allow, reason=reason, always=always, key=key), {}
+        case InboxDecide(call=call, allow=allow, reason=reason, always=always, arguments=arguments):
+            return DecideApproval(call=call, allowed=allow, reason=reason, always=always, input=arguments, key=key), {}
         case InboxSetAside(version=version, message=message, part=part, reason=reason):
             assert named is not None
             return aside_command(named, version, message, part, reason, key), {}
@@ -315,9 +321,12 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
             return msgspec.structs.replace(command, reason=recorded_reason(reason))
         case InboxDelete():
             return command
-        case InboxDecide(call=call):
+        case InboxDecide(call=call, arguments=arguments):
             return msgspec.structs.replace(
-                command, call=ToolCallId(clean_text(call)), reason=recorded_reason(command.reason)
+                command,
+                call=ToolCallId(clean_text(call)),
+                reason=recorded_reason(command.reason),
+                arguments=given_arguments(arguments) if arguments is not None else None,
             )
 
 

@@ -17,12 +17,14 @@ from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.calls.middleware import HookContext, Hooks, UserBlocks, hook_context
 from refold.actors.calls.tool_context import SessionContext, session_context
 from refold.actors.calls.validation import checked_block, checked_messages
+from refold.actors.calls.verdicts import changed_arguments
 from refold.actors.cooperative import in_turns
 from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
+from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import (
     DocumentBlock,
     GivenContent,
@@ -33,7 +35,7 @@ from refold.events.core.content import (
     UserContent,
 )
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import PayloadHash, RunId, SessionId, checked_identifier, stream_name
+from refold.events.core.ids import AgentId, PayloadHash, RunId, SessionId, checked_identifier, stream_name
 from refold.events.model.configuration import AgentConfig, RunOptions
 from refold.events.model.payloads import restored, spill, spill_in_steps, without_secrets
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
@@ -48,10 +50,12 @@ from refold.events.session.commands import (
     SessionCommand,
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.state import SessionState
+from refold.events.session.events import SessionEvent, SessionOpened
+from refold.events.session.state import SessionState, find_call
+from refold.inspection.log_reading import content_by_hash
 from refold.sessions.outcome import OwnType
-from refold.sessions.reads import content_by_hash
 from refold.sessions.structured_output import output_schema, run_instruction
+from refold.stores.event_store import EventStore
 from refold.stores.folding import Fold
 
 Input: TypeAlias = str | GivenContent | Sequence[str | GivenContent]
@@ -205,6 +209,52 @@ def checked_flag(value: bool, what: str) -> bool:
     return value
 
 
+class SessionMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose a session is, what the application says of it, and what was so when it began."""
+
+    session: SessionId
+    agent: AgentId
+    opened_at: int
+    """Microseconds since the epoch, UTC."""
+    graph_entities: int | None
+    """How many entities it saw of the agent's graph; None = there was no graph, or that was not known."""
+    user: str | None = None
+    """None = no user was named."""
+    metadata: dict[str, str] = {}
+    """The present one."""
+
+
+def metadata_in(
+    first: RecordedEvent[SessionEvent], user: str | None, metadata: dict[str, str]
+) -> SessionMetadata | None:
+    event = first.event
+    if not isinstance(event, SessionOpened):
+        return None
+    return SessionMetadata(
+        session=event.session,
+        agent=event.agent,
+        opened_at=first.time,
+        graph_entities=event.graph_entities,
+        user=user,
+        metadata=metadata,
+    )
+
+
+async def require_user(store: EventStore, session: SessionId, described: DescribeSession | None) -> None:
+    """Return where a session is not another user's than the one who is named; one that has not begun is nobody's.
+
+    Raises:
+        CommandRejected: it is another user's.
+        PersistenceError: the log cannot be read.
+    """
+    if described is None or described.user is None:
+        return
+    found = Fold(stream_name(SESSION_KIND, session), SESSION_CORE, SESSION_CODEC)
+    await found.read(store)
+    if found.state.user not in (None, described.user):
+        raise CommandRejected(f"session {session!r} is another user's; use a session of user {described.user!r}")
+
+
 def describe_command(user: str | None, metadata: Mapping[str, str | None] | None) -> DescribeSession | None:
     """Return the command that says whose a session is; None where nothing is said.
 
@@ -354,6 +404,8 @@ class SessionAccess:
                 redaction = self.context.journal.redaction
                 command, payloads = await hooked_input(hooks, where, command, payloads or {}, redaction)
                 self.context.require_open()
+        if isinstance(command, DecideApproval):
+            await require_fitting(self.context, self._ref, command)
         described = self._described[0]
         require_unredacted(described, self.context.journal.redaction)
         require_unredacted(command if isinstance(command, DescribeSession) else None, self.context.journal.redaction)
@@ -396,6 +448,20 @@ class SessionAccess:
     @property
     def _ref(self) -> ActorRef:
         return self.context.system.ref(self.stream)
+
+
+async def require_fitting(context: RuntimeContext, session: ActorRef, command: DecideApproval) -> None:
+    """Raise CommandRejected where a person's arguments do not fit the tool of a call that waits for its approval."""
+    if command.input is None:
+        return
+    agent, tool = await read_state(session, lambda state: (state.agent, _tool_to_approve(state, command)), vital=True)
+    if tool is not None:  # Else the session knows best what to say.
+        changed_arguments(context.tools_of(agent), tool, command.input)
+
+
+def _tool_to_approve(state: SessionState, command: DecideApproval) -> str | None:
+    call = find_call(state, command.call)
+    return call.name if call is not None and call.approval == "requested" else None
 
 
 async def cancel_runs_of(context: RuntimeContext, session: SessionId, reason: str) -> None:

@@ -19,13 +19,12 @@ from refold.events.core.cleaning import recorded_reason
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError
-from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
+from refold.events.core.ids import PayloadHash, RunId, SessionId, kind_and_identifier, stream_name
 from refold.events.model.cooperative import ITEMS_PER_STEP
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
     ClearHistory,
-    DecideApproval,
     DescribeSession,
     ResumeRun,
     SendInput,
@@ -42,19 +41,20 @@ from refold.sessions.access import (
     Input,
     RunOverrides,
     SessionAccess,
-    checked_flag,
+    SessionMetadata,
     checked_key,
     checked_name,
     checked_time,
     describe_command,
     import_command,
     input_blocks,
+    metadata_in,
     run_options,
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.sessions.named_content import aside_command, content_at, take_back_command
 from refold.sessions.outcome import RunResult, Spent, TurnResult
-from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, sessions_below
+from refold.sessions.people import SessionForPeople
 from refold.sessions.run_handle import RunHandle, known_run
 from refold.sessions.schedule import first_time, repeat_of
 from refold.sessions.sent_input import RunWatcher, SentInput, begin
@@ -66,7 +66,7 @@ EVENTS_PAGE = 1000
 """How many events are read from the log at once."""
 
 
-class Session(Generic[Out_co]):
+class Session(SessionForPeople, Generic[Out_co]):
     """One conversation of an `AgentRuntime`; get it from `AgentRuntime.session`."""
 
     def __init__(
@@ -320,57 +320,6 @@ class Session(Generic[Out_co]):
             if performed.new and ending is not None:
                 await follower.ended(ending)
 
-    async def decide(
-        self,
-        call: AwaitedApproval | ToolCallId | str,
-        *,
-        allow: bool,
-        reason: str = "",
-        always: bool = False,
-        key: str | None = None,
-    ) -> None:
-        """Allow or deny a call that waits for approval.
-
-        Args:
-            call: one of `approvals`, which may be that of a child; or the id of one of this session's own, as in the
-                event ToolApprovalRequested.
-            allow: whether it may run.
-            reason: what the model is told where it may not.
-            always: allow, in this session, every later call of the same action too, and those that wait.
-            key: idempotency key.
-
-        Raises:
-            CommandRejected: the call does not wait for approval.
-        """
-        access = self._access
-        if isinstance(call, AwaitedApproval):
-            access = access if call.session == self.id else await access.of_session_below(call.session)
-            call = call.call
-        await access.ask(
-            DecideApproval(
-                call=ToolCallId(checked_name(call, "call")),
-                allowed=checked_flag(allow, "allow"),
-                reason=recorded_reason(reason),
-                always=checked_flag(always, "always"),
-                key=checked_key(key),
-            )
-        )
-
-    async def approvals(self, *, below: bool = True) -> list[AwaitedApproval]:
-        """Return the calls that wait for a person's decision now, in order; also after a restart.
-
-        Args:
-            below: also those that its children wait for, and theirs, behind its own; each says whose it is.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-        """
-        found = await self._access.read(approvals_in)
-        if below:
-            async for name in sessions_below(self._context.store, self.id, with_pending=True):
-                found += await SessionAccess(self._context, name).read(approvals_in)
-        return found
-
     async def children(self) -> "list[Session[Any]]":
         """Return the sessions that calls of subagents in this one began, in order of their names.
 
@@ -384,7 +333,7 @@ class Session(Generic[Out_co]):
 
     async def resume(self) -> None:
         """Let an open run go on that was parked, goes step by step, or waits because of `auto_resume=False`."""
-        await self._access.ask(ResumeRun(tools=self._context.tool_names(), asked=True))
+        await self._access.ask(ResumeRun(tools=self._context.tools_of(None).names(), asked=True))
 
     async def import_history(self, messages: Sequence[Message], *, key: str | None = None) -> None:
         """Put messages of another system at the end of the history.

@@ -17,13 +17,13 @@ import refold
 from refold.actors import ActorRef, ManualClock
 from refold.actors.agent.approval import StartApproval
 from refold.actors.effects import CancelEffect
-from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT, tool_uses
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed
 from refold.events.session.events import ToolApprovalDecided
 from refold.events.session.react import CALLS_RUNNING_MAX, EXPIRED_TEXT
 from refold.stores import InMemoryStore
 from tests.conformance.approval_desk import Desk, at_desk, desk_of, desk_says, handled
-from tests.conformance.cases import BEGINNING, Bench, Case, Play, as_tests, play_case, played
+from tests.conformance.cases import BEGINNING, Bench, Case, Fails, Play, as_tests, play_case, played
 from tests.conformance.sessions import results_of, runtime_of
 from tests.conformance.steps import (
     advance,
@@ -54,6 +54,10 @@ GONE = "does not wait for approval"
 
 def pays(*amounts: int) -> list[Any]:
     return [refold.use("pay", {"amount": amount}) for amount in amounts]
+
+
+def signs(*names: str) -> list[Any]:
+    return [refold.use("sign", {"name": name}) for name in names]
 
 
 async def expiries(play: Play) -> list[float]:
@@ -356,6 +360,122 @@ ALWAYS = {
 }
 
 
+# With other arguments than the model gave
+
+
+def told(arguments: str, result: str, reason: str = "") -> str:
+    said = f" The person said: {reason}" if reason else ""
+    return f"A person changed the arguments of this call. It ran with: {arguments}{said}\n{result}"
+
+
+async def shown(play: Play) -> list[Any]:
+    return [waiting.input for waiting in await play.session.approvals()]
+
+
+async def what_the_model_said(play: Play) -> list[Any]:
+    return [
+        use.input for request in play.requests for message in request.messages for use in tool_uses(message.content)
+    ]
+
+
+FIVE = {"amount": 5}
+MISFITS: tuple[Any, ...] = ({"amount": "much"}, {"amount": 1, "to": "me"}, {"amount": "5"}, {"amount": float("nan")}, 5)
+
+CHANGED = {
+    "a person changes the arguments: the tool runs with them, the model keeps what it said and is told": Case(
+        [pays(1, 2), refold.say("done")],
+        [
+            [begin(), approval_asked(2), decide(True, arguments=FIVE, reason="too little", call=0), decide(True)],
+            [ends("done"), recorded(ToolApprovalDecided, "input", FIVE, None)],
+            check(what_the_model_said, [{"amount": 1}, {"amount": 2}]),
+        ],
+        results=[told('{"amount":5}', "paid 5", "too little"), "paid 2"],
+        done=["paid 5", "paid 2"],
+    ),
+    "a handler changes the arguments of one call, and the next one of the tool is asked about": Case(
+        [PAY, PAY, refold.say("done")],
+        [send("go", "done")],
+        options=handled(lambda _, call: refold.Allow(arguments={**call.input, "amount": 5})),
+        results=[told('{"amount":5}', "paid 5")] * 2,
+        done=["paid 5", "paid 5"],
+    ),
+    "arguments that do not fit are refused, and nothing is lost": Case(
+        [PAY, refold.say("done")],
+        [
+            [begin(), approval_asked()],
+            [refused("arguments", decide(True, call=0, arguments=given)) for given in MISFITS],
+            refused("int.*amount", decide(True, call=0, arguments=MISFITS[0])),
+            refused('would read its new arguments as {"amount":5}', decide(True, call=0, arguments=MISFITS[2])),
+            refused("for this time only", decide(True, call=0, arguments=FIVE, always=True)),
+            refused("for this time only", decide(False, call=0, arguments=FIVE)),
+            [check(shown, [{"amount": 1}]), decide(True, call=0, arguments=FIVE), ends("done")],
+        ],
+        done=["paid 5"],
+        crashes=False,
+    ),
+    **{
+        f"a handler whose arguments are {given!r} leaves the call waiting": Case(
+            [PAY, refold.say("done")],
+            [begin(), does(handler_has_failed), awaited("call_6_0"), decide(True), ends("done")],
+            options=failing(lambda session, request, given=given: refold.Allow(arguments=given), False),
+            done=["paid 1"],
+        )
+        for given in MISFITS
+    },
+    "a policy may not change arguments": Case(
+        [PAY],
+        [send("go", Fails("tool_execution", "only a person who approves it may"))],
+        options={"policy": lambda call: refold.Allow(arguments=FIVE)},
+        done=[],
+    ),
+    "a decision with a key is one, with the same arguments": Case(
+        [PAY, refold.say("done")],
+        [
+            [begin(), approval_asked(), decide(True, call=0, arguments=FIVE, key="yes"), ends("done")],
+            *[
+                decide(True, call=0, arguments=FIVE, key="yes"),
+                refused("'yes' was used before", decide(True, call=0, arguments={"amount": 6}, key="yes")),
+                refused("'yes' was used before", decide(True, call=0, key="yes")),
+                restart(),
+            ]
+            * 2,
+        ],
+        count={"ToolApprovalDecided": 1},
+        done=["paid 5"],
+    ),
+    "a call that a crash cut is asked about again as it ran, and may be changed again": Case(
+        [signs("a"), refold.say("done")],
+        [
+            [begin("go", key="k"), decide(True, arguments={"name": "b"}), ran(1), crash_and_restart()],
+            [check(shown, [{"name": "b"}]), decide(True), ran(2), crash_and_restart()],
+            [check(shown, [{"name": "b"}]), decide(True, arguments={"name": "c"}), let_go("c")],
+            send("go", "done", key="k"),
+        ],
+        results=[told('{"name":"c"}', "c returned")],
+    ),
+    "a model is told nothing where the call did not run": Case(
+        [signs("a"), refold.say("after")],
+        [
+            [begin(), decide(True, arguments={"name": "b"}), begun(1), cancel(), ends(refold.Cancelled())],
+            send("more", "after"),
+        ],
+        results=[CANCELLED_TEXT],
+        crashes=False,
+    ),
+    "secrets in changed arguments are recorded as redacted, and the tool gets what is recorded": Case(
+        [refold.use("delete", {"path": "a"}), refold.say("done")],
+        [begin(), decide(True, arguments={"path": "hunter2-hunter2/x"}), ends("done")],
+        options={"redact": ["hunter2-hunter2"]},
+        done=["deleted [redacted]/x"],
+    ),
+    "arguments of any size and kind run as they are shown": Case(
+        [refold.use("delete", {"path": "a"}), refold.say("done")],
+        [begin(), decide(True, arguments={"path": "日\ud83d" * 20_000}), ends("done")],
+        done=["deleted " + "日\ufffd" * 20_000],
+    ),
+}
+
+
 # The end of time, and other ends of the wait
 
 EXPIRES: dict[str, Any] = {"config": {"approval_expiry_s": 60}, "clock": True}
@@ -551,10 +671,6 @@ async def asked_again(play: Play) -> list[tuple[str, str]]:
     return [(waiting.call, waiting.reason) for waiting in await play.session.approvals()]
 
 
-def signs(*names: str) -> list[Any]:
-    return [refold.use("sign", {"name": name}) for name in names]
-
-
 LOST = [crash_and_restart(), check(asked_again, [("call_6_0", CRASHED_TEXT)])]
 
 CRASHES = {
@@ -612,7 +728,7 @@ CRASHES = {
     ),
 }
 
-CASES = {**DECISIONS, **ALWAYS, **ENDS, **STRANGE, **CRASHES}
+CASES = {**DECISIONS, **ALWAYS, **CHANGED, **ENDS, **STRANGE, **CRASHES}
 
 
 test_approvals, test_approvals_with_a_crash_after_each_commit = as_tests(CASES, clock=False)

@@ -187,6 +187,7 @@ REASON = "Nicht ohne Beleg: \u20ac \U0001f9fe"
         pytest.param(["--json"], '"done"', (True, False), id="it is allowed"),
         pytest.param(["--always"], "call_6_0 is allowed\n", (True, True), id="it is allowed always"),
         pytest.param(["--deny", "--reason", REASON], "call_6_0 is denied\n", (False, False), id="it is denied"),
+        pytest.param(["--arguments", '{"amount":5}'], "call_6_0 is allowed\n", (True, False), id="it is changed"),
     ],
 )
 def test_a_call_is_decided_in_a_running_runtime_from_another_process(
@@ -200,6 +201,7 @@ def test_a_call_is_decided_in_a_running_runtime_from_another_process(
         assert (done.returncode, said in done.stdout, done.stderr) == (0, True, "")
         read_until(process, "RunCompleted")
         assert refold("approve", log).stdout == "no call waits for approval\n"
+        assert ("changed by a person: pay(amount=5)" in refold("show", log, "s").stdout) == ("--arguments" in options)
     left_in(log)
     [event] = found(log, ev.ToolApprovalDecided)
     assert (event.allowed, event.always) == decided

@@ -122,6 +122,8 @@ def test_the_help_tells_the_json_and_the_exit_codes(command: str) -> None:
         ["approve", "log", "s", "--key", "k"],
         ["approve", "log", "s", "c", "--timeout", "-1"],
         ["approve", "log", "s", "c", "--deny", "--always"],
+        ["approve", "log", "s", "c", "--arguments", "{}", "--deny"],
+        *(["approve", "log", "s", "c", "--arguments", text] for text in ("", "{", "[" * 10_000, '{"a": NaN}')),
         ["approve", ""],
         ["cancel", "log"],
         ["cancel", "", "s"],
@@ -203,7 +205,8 @@ def test_the_list_shows_what_waits_of_one_session_or_of_all_and_nothing_else(tmp
         "reason": "",
         "decided": False,
     }
-    assert refold("approve", log, "a", "call_6_0").stdout == (
+    assert "an object, not list" in refold("approve", log, "a", "call_6_0", "--arguments", "[]").stderr
+    assert refold("approve", log, "a", "call_6_0", "--arguments", '{"note": "n"}').stdout == (
         "call_6_0 is allowed as soon as a runtime owns the log: it waits in the inbox\n"
     )
     assert "call_6_0 is decided" in refold("approve", log, "a").stdout

@@ -89,8 +89,7 @@ async def _events(store: "EventStore", head: "StreamHead", name: dict[str, str],
 
 
 async def _payload(log: Path, session: str, name: str) -> int:
-    from refold.inspection.log_reading import opened, session_head
-    from refold.sessions.reads import content_by_hash
+    from refold.inspection.log_reading import content_by_hash, opened, session_head
 
     async with opened(log) as store:
         head = await session_head(store, session)

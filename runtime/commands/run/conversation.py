@@ -74,6 +74,10 @@ def _write_call(to: "Console", call: CallEntry, *, full: bool) -> None:
     if call.approval:
         reason = f": {call.approval_reason}" if call.approval_reason else ""
         write_paragraph(to, f"approval {call.approval}{reason}", indent=5, style="yellow")
+    if call.changed_input is not None:
+        write_paragraph(
+            to, f"changed by a person: {call_words(call.tool, call.changed_input)}", indent=5, style="yellow"
+        )
     if call.ended_at:
         failed = f"{kind_words(call.kind, call.result)}: " if call.kind is not None else ""
         words = "\n".join(block_words(block) for block in call.result) or "(empty)"

@@ -17,10 +17,10 @@ from refold.commands.output import (
     write_json,
     write_paragraph,
 )
-from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, tell_given
+from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, json_value, tell_given
 
 if TYPE_CHECKING:
-    from refold.remote.client import AwaitedDecision
+    from refold.remote.people import AwaitedDecision
 
 REST = "--json shows all"
 
@@ -37,6 +37,10 @@ async def approve(
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="What the model is told where the call is denied.")
     ] = "",
+    arguments: Annotated[
+        str | None,
+        typer.Option("--arguments", metavar="JSON", help="Arguments that it runs with in place of the model's."),
+    ] = None,
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
@@ -45,7 +49,7 @@ async def approve(
 
     The runtime that owns the log does it. Where none does, a denial is recorded directly; a call that is allowed is
     begun by the next runtime that owns the log, since a call that has begun and has no runtime is one that a crash
-    interrupted.
+    interrupted. Whether --arguments fit the tool, that runtime tells; where they do not, the call waits on.
 
     Exits 1 if the call does not wait for approval, as where another person was quicker; 3 if the runtime that owns the
     log does not take the command in time; it stays in the inbox then.
@@ -54,15 +58,19 @@ async def approve(
     call, tool, what, reason, decided}]}; decided: whether a decision waits in the inbox for a runtime.
     """
     if session is None or call is None:
-        if deny or always or reason or key is not None:
+        if deny or always or reason or arguments is not None or key is not None:
             raise typer.BadParameter("name the SESSION and the CALL to decide about; `refold approve LOG` lists them")
         return await _list(log, session, as_json)
+    from refold.actors.calls.verdicts import given_arguments
     from refold.events.core.ids import ToolCallId
     from refold.remote.protocol import InboxDecide, Refused
 
     if deny and always:
         raise typer.BadParameter("only an allowance can hold for always; leave out --deny or --always")
-    decision = InboxDecide(call=ToolCallId(call), allow=not deny, reason=reason, always=always)
+    if arguments is not None and (deny or always):
+        raise typer.BadParameter("--arguments are for a call that is allowed, this time; leave out --deny or --always")
+    changed = given_arguments(json_value(arguments, "--arguments")) if arguments is not None else None
+    decision = InboxDecide(call=ToolCallId(call), allow=not deny, reason=reason, always=always, arguments=changed)
     what = await given(log, session, decision, key, timeout_s)
     if isinstance(what.outcome, Refused):
         tell_error(f"{what.outcome.message}; `refold approve {shell_word(str(log))}` lists those that wait")
@@ -71,7 +79,7 @@ async def approve(
 
 
 async def _list(log: Path, session: str | None, as_json: bool) -> int:
-    from refold.remote.client import awaited_decisions
+    from refold.remote.people import awaited_decisions
 
     waiting = await awaited_decisions(log, session, below=True)
     if as_json:

@@ -76,6 +76,16 @@ def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: 
     return EXIT_OK
 
 
+def json_value(text: str, option: str) -> object:
+    """Return the JSON value in an option of the command line; or raise BadParameter."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text.encode())
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise typer.BadParameter(f"{option} takes JSON: {error}") from None
+
+
 def approve_line(log: Path, session: str, call: str) -> str:
     """Return the command that lets a call run, ready for a shell."""
     words = [str(log), session, call]

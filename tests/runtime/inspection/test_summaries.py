@@ -85,6 +85,7 @@ def responded(**fields: object) -> ev.ModelResponded:
         (ev.RunCompleted(run=RUN), "run_3"),
         (ev.ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"to": "bob"}), 'call_6_0 pay(to="bob")'),
         (ev.ToolApprovalDecided(call=CALL, allowed=False, reason="no"), "call_6_0 denied: no"),
+        (ev.ToolApprovalDecided(call=CALL, allowed=True, input={"x": 5}), 'call_6_0 allowed with {"x":5}'),
         (ev.ToolCallFailed(call=CALL, kind="timeout", content=TEXT), "call_6_0 (timeout): hello"),
         (ev.SessionDescribed(user="anna", metadata={"plan": "pro"}), "user anna, plan=pro"),
         (ev.SessionDescribed(metadata={"plan": "pro"}), "no user, plan=pro"),

@@ -103,7 +103,11 @@ async def test_a_command_is_given_to_the_runtime_of_this_very_process(log: Path)
         assert isinstance(given.outcome, Done)
         await seen.first(ToolApprovalRequested)
         [call] = await session.approvals()
-        decided = await give(log, "s", InboxDecide(call=call.call, allow=True))
+        misfit = await give(log, "s", InboxDecide(call=call.call, allow=True, arguments={"amount": "much"}))
+        assert isinstance(misfit.outcome, Refused)
+        assert "the call waits on, since its new arguments cannot be used" in misfit.outcome.message
+        assert await session.approvals() == [call]
+        decided = await give(log, "s", InboxDecide(call=call.call, allow=True, arguments={"amount": 5}))
         assert isinstance(decided.outcome, Done)
         again = await give(log, "s", InboxDecide(call=call.call, allow=True))
         assert isinstance(again.outcome, Refused)

@@ -1,0 +1,131 @@
+"""What waits for a person in a session, and what a person says about it.
+
+A subagent's call waits in the session of the subagent, and its parent waits for that; so a caller that asks the parent
+is told of both, and each says whose it is.
+"""
+
+import copy
+from collections.abc import AsyncIterator, Mapping
+
+from refold.actors.agent.subsession import ancestors_of, children_prefix
+from refold.actors.calls.verdicts import given_arguments
+from refold.context import RuntimeContext
+from refold.events.core.cleaning import recorded_reason
+from refold.events.core.ids import SessionId, ToolCallId, kind_and_identifier
+from refold.events.session.commands import DecideApproval
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.events import ToolApprovalRequested
+from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
+from refold.sessions.access import SessionAccess, checked_flag, checked_key, checked_name
+from refold.stores.event_store import EventStore
+
+
+class AwaitedApproval(ToolApprovalRequested, frozen=True, kw_only=True):
+    """A call that waits for a person's decision; `Session.decide` takes it."""
+
+    session: SessionId
+    """Whose call it is: the session that was asked, or one that a call of a subagent began below it."""
+
+
+def approvals_in(state: SessionState) -> list[AwaitedApproval]:
+    """Return the calls of one session that wait, in the order in which that was asked for."""
+    run, session = state.run, state.session
+    if run is None or session is None:
+        return []
+    return [
+        AwaitedApproval(
+            session=session,
+            run=run.id,
+            call=call.id,
+            tool=call.name,
+            input=copy.deepcopy(call.input),
+            reason=reason_to_ask(call),
+            action=call.verdict.action,
+            expires_at=call.expires_at,
+            at=call.requested_at,
+        )
+        for call in calls_awaiting_approval(state)
+    ]
+
+
+async def sessions_below(
+    store: EventStore, session: SessionId, *, with_pending: bool = False
+) -> AsyncIterator[SessionId]:
+    """Yield the sessions that calls in a session began, and calls in those, and so on.
+
+    Args:
+        with_pending: only those with open work.
+    """
+    prefixes = [children_prefix(session)]
+    while prefixes:
+        prefix = prefixes.pop()
+        for head in await store.list_streams(prefix=f"{SESSION_KIND}/{prefix}", with_pending=with_pending):
+            found = SessionId(kind_and_identifier(head.stream)[1])
+            first = await store.read_stream(head.stream, limit=1)
+            if session in await ancestors_of(store, found, first[0]):
+                yield found
+            if not (own := children_prefix(found)).startswith(prefix):  # The id is so long that its hash stands there.
+                prefixes.append(own)
+
+
+class SessionForPeople:
+    """The part of a session that people decide about."""
+
+    id: SessionId
+    _context: RuntimeContext
+    _access: SessionAccess
+
+    async def decide(
+        self,
+        call: AwaitedApproval | ToolCallId | str,
+        *,
+        allow: bool,
+        reason: str = "",
+        always: bool = False,
+        arguments: Mapping[str, object] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Allow or deny a call that waits for approval.
+
+        Args:
+            call: one of `approvals`, which may be that of a child; or the id of one of this session's own, as in the
+                event ToolApprovalRequested.
+            allow: whether it may run.
+            reason: what the model is told where it may not.
+            always: allow, in this session, every later call of the same action too, and those that wait.
+            arguments: all arguments that it is to run with, in place of those that the model gave; None = with these.
+                The model is told of the change together with the result, and of `reason`.
+            key: idempotency key.
+
+        Raises:
+            CommandRejected: the call does not wait for approval; or `arguments` do not fit the tool, and it waits on.
+        """
+        access = self._access
+        if isinstance(call, AwaitedApproval):
+            access = access if call.session == self.id else await access.of_session_below(call.session)
+            call = call.call
+        await access.ask(
+            DecideApproval(
+                call=ToolCallId(checked_name(call, "call")),
+                allowed=checked_flag(allow, "allow"),
+                reason=recorded_reason(reason),
+                always=checked_flag(always, "always"),
+                input=given_arguments(arguments) if arguments is not None else None,
+                key=checked_key(key),
+            )
+        )
+
+    async def approvals(self, *, below: bool = True) -> list[AwaitedApproval]:
+        """Return the calls that wait for a person's decision now, in order; also after a restart.
+
+        Args:
+            below: also those that its children wait for, and theirs, behind its own; each says whose it is.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        found = await self._access.read(approvals_in)
+        if below:
+            async for name in sessions_below(self._context.store, self.id, with_pending=True):
+                found += await SessionAccess(self._context, name).read(approvals_in)
+        return found
