@@ -43,7 +43,7 @@ from refold.events.model.request import applied, form_of, plain_request, prepare
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState
-from refold.replay.comparing import Accepts, Comparison, Mismatch, nothing_accepted
+from refold.replay.comparing import Accepts, Comparison, Mismatch
 from refold.replay.core_replay import (
     AFTER_A_DIFFERENCE,
     AFTER_MEANT,
@@ -66,7 +66,7 @@ from refold.replay.current_agent import (
 )
 from refold.replay.kinds_of_difference import ConfigurationChanges, changed_configuration
 from refold.stores.event_store import EventStore
-from refold.tools.dry_run import DryRun, FailedInDryRun, NotComparable, NotOpened
+from refold.tools.dry_run import ActedInDryRun, DryRun, FailedInDryRun, NotComparable, NotOpened
 
 T = TypeVar("T")
 
@@ -94,20 +94,32 @@ class AgentsReplay:
         agent: today's.
         answer_s: how many seconds a piece of its code may take, > 0.
         deps: what the agent depends on, opened; None = nothing is opened for it.
-        accepts: says of a difference whether it is meant.
+        told: is called with the name of a piece of code before it runs, and with none after it.
     """
 
     def __init__(
-        self, store: EventStore, agent: AnyAgent, answer_s: float, deps: object, accepts: Accepts = nothing_accepted
+        self, store: EventStore, agent: AnyAgent, answer_s: float, deps: object, told: Callable[[str], None]
     ) -> None:
         self.tally = Tally()
         self.changes = ConfigurationChanges()
-        self.comparison = Comparison(accepts)
+        self.comparison = Comparison()
         self._agents = {
             each.name: CurrentAgent(each, store, replayed_deps(each, agent, deps)) for each in with_subagents(agent)
         }
         self.store = store
-        self.dry_run = DryRun(answer_s)
+        self.dry_run = DryRun(answer_s, told)
+
+    def begin(self, tally: Tally, changes: ConfigurationChanges, accepts: Accepts, gone: dict[str, str]) -> None:
+        """Set what the sessions that come are counted in.
+
+        Args:
+            tally: counts comparisons.
+            changes: counts what of configurations is another one today.
+            accepts: says of a difference whether it is meant.
+            gone: pieces of code that are not run again, and why; those that give no answer are added to it.
+        """
+        self.tally, self.changes, self.comparison = tally, changes, Comparison(accepts)
+        self.dry_run.gone = gone
 
     def session(self, stream: StreamName, agent: str) -> "AgentReplay | None":
         """Return what does a session again; None where its agent is not one of these."""
@@ -269,6 +281,8 @@ class AgentReplay:
         try:
             return await self._dry_run.answer(f"{self._current.agent.name} {what} {part}", working)
         except NotComparable as error:
+            if isinstance(error, ActedInDryRun):
+                self._tally.refused(what, event_ref(self._stream, batch[0].version), error.acts)
             self._tally.miss(what, event_ref(self._stream, batch[0].version), str(error))
         except FailedInDryRun as error:
             now = str(error)

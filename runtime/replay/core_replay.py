@@ -29,6 +29,7 @@ from refold.events.session.state import SessionState
 from refold.inspection.log_reading import Batches
 from refold.replay.comparing import Accepts, Comparison, nothing_accepted
 from refold.stores.event_store import EventStore
+from refold.tools.dry_run import ACTS_KEPT, RefusedAct
 
 S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
@@ -128,6 +129,22 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons why it could not be, in the order in which they came up."""
 
 
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that code tried to do, and that was refused."""
+
+    what: str
+    """Such as `os.remove`, or `the tool weather`."""
+    on: str
+    """What it would have been done to the first time, such as a path; empty = `what` says it."""
+    place: str
+    """Where in the application's code: `shop/hooks.py:31 in Stock.on_pre_llm`; empty = nowhere in it."""
+    comparison: What
+    """What was being done again."""
+    times: int
+    first: str
+    """The first place in the log, such as `session/alice@12`."""
+
+
 class Tally:
     """Counts the comparisons of level `decide`."""
 
@@ -135,19 +152,49 @@ class Tally:
         self._compared: dict[What, int] = {}
         self._differ: dict[What, int] = {}
         self._missed: dict[What, dict[str, tuple[int, str]]] = {}
+        self._tried: dict[tuple[str, str, What], Tried] = {}
 
     def add(self, what: What, *, differs: bool) -> None:
         """Count a comparison."""
         self._compared[what] = self._compared.get(what, 0) + 1
         self._differ[what] = self._differ.get(what, 0) + differs
 
-    def miss(self, what: What, place: str, why: str) -> None:
+    def miss(self, what: What, place: str, why: str, times: int = 1) -> None:
         """Count one that could not be made."""
         reasons = self._missed.setdefault(what, {})
         if why not in reasons and len(reasons) >= REASONS_MAX:
             why = OTHER_REASONS
-        times, first = reasons.get(why, (0, place))
-        reasons[why] = (times + 1, first)
+        before, first = reasons.get(why, (0, place))
+        reasons[why] = (before + times, first)
+
+    def refused(self, what: What, place: str, acts: Sequence[RefusedAct]) -> None:
+        """Count what code tried instead of giving an answer."""
+        for act in acts:
+            tried = Tried(what=act.what, on=act.on, place=act.place, comparison=what, times=1, first=place)
+            self._add_tried(tried)
+
+    def _add_tried(self, tried: Tried) -> None:
+        name = (tried.what, tried.place, tried.comparison)
+        known = self._tried.get(name)
+        if known is not None:
+            self._tried[name] = msgspec.structs.replace(known, times=known.times + tried.times)
+        elif len(self._tried) < ACTS_KEPT:
+            self._tried[name] = tried
+
+    def merge(self, later: "Tally") -> None:
+        """Add what another one counted after this one."""
+        for mine, others in ((self._compared, later._compared), (self._differ, later._differ)):
+            for what, number in others.items():
+                mine[what] = mine.get(what, 0) + number
+        for what, reasons in later._missed.items():
+            for why, (times, first) in reasons.items():
+                self.miss(what, first, why, times)
+        for tried in later._tried.values():
+            self._add_tried(tried)
+
+    def tried(self) -> tuple[Tried, ...]:
+        """Return what code tried, in the order in which it first did."""
+        return tuple(self._tried.values())
 
     def report(self) -> tuple[Compared, ...]:
         """Return what was counted, in a fixed order; what never came up is left out."""

@@ -66,11 +66,17 @@ class DifferenceKinds:
 
     def add(self, divergence: Divergence) -> None:
         """Count a divergence; of each kind there is one in a stream."""
-        key = divergence.differs, general_path(divergence.difference.path)
+        self._count((divergence.differs, general_path(divergence.difference.path)), 1, divergence)
+
+    def merge(self, later: "DifferenceKinds") -> None:
+        """Add what another one counted after this one."""
+        for key, (streams, first) in later._kinds.items():
+            self._count(key, streams, first)
+
+    def _count(self, key: tuple[Differs, str], more: int, divergence: Divergence) -> None:
         streams, first = self._kinds.get(key, (0, divergence))
         if streams or len(self._kinds) < KINDS_MAX:
-            first = min(first, divergence, key=lambda each: each.position)
-            self._kinds[key] = (streams + 1, first)
+            self._kinds[key] = (streams + more, min(first, divergence, key=lambda each: each.position))
 
     def report(self) -> tuple[KindOfDifference, ...]:
         """Return what was counted, in the order in which it first happened."""
@@ -104,17 +110,26 @@ class ConfigurationChanges:
             known: paths that were counted for the session; is added to.
         """
         for each in found:
-            key = (agent, each.path)
-            before = self._changes.get(key)
-            if each.path in known or (before is None and len(self._changes) >= KINDS_MAX):
-                continue
-            known.add(each.path)
-            if before is not None:
-                self._changes[key] = msgspec.structs.replace(before, sessions=before.sessions + 1)
-            else:
-                self._changes[key] = ConfigurationChange(
-                    agent=agent, path=each.path, left=each.left, right=each.right, sessions=1, first=place
+            if each.path not in known:
+                known.add(each.path)
+                self._count(
+                    ConfigurationChange(
+                        agent=agent, path=each.path, left=each.left, right=each.right, sessions=1, first=place
+                    )
                 )
+
+    def merge(self, later: "ConfigurationChanges") -> None:
+        """Add what another one counted after this one."""
+        for change in later._changes.values():
+            self._count(change)
+
+    def _count(self, change: ConfigurationChange) -> None:
+        key = (change.agent, change.path)
+        before = self._changes.get(key)
+        if before is not None:
+            self._changes[key] = msgspec.structs.replace(before, sessions=before.sessions + change.sessions)
+        elif len(self._changes) < KINDS_MAX:
+            self._changes[key] = change
 
     def report(self) -> tuple[ConfigurationChange, ...]:
         """Return what was counted, in the order in which it was found."""

@@ -19,8 +19,8 @@ The rule: what was not replayed is said in the report.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
@@ -52,9 +52,15 @@ from refold.replay.core_replay import (
     CoreReplay,
     Divergence,
     Tally,
+    Tried,
     caught_up,
 )
-from refold.replay.kinds_of_difference import ConfigurationChange, DifferenceKinds, KindOfDifference
+from refold.replay.kinds_of_difference import (
+    ConfigurationChange,
+    ConfigurationChanges,
+    DifferenceKinds,
+    KindOfDifference,
+)
 from refold.replay.meant import NOTHING_MEANT, AcceptedDifference, Accepting, ExpectedDifference, MeantDifferences
 from refold.stores.event_store import EventStore
 from refold.stores.past_state import past_state
@@ -63,9 +69,13 @@ from refold.tools.dry_run import ANSWER_S
 if TYPE_CHECKING:
     from refold.agents.agent import AnyAgent
     from refold.replay.agent_replay import AgentReplay, AgentsReplay
+    from refold.replay.shadow.process import Begin, Page, Work
 
 Level = Literal["fold", "core", "decide"]
 """How much is done again."""
+
+Told = Callable[[int, int], object]
+"""Is called with how many streams were begun and how many events were done again."""
 
 DIVERGENCES_KEPT = 100
 """Most divergences that a report holds; the others are only counted."""
@@ -104,6 +114,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     comparison in it. At most `DIVERGENCES_KEPT`."""
     compared: tuple[Compared, ...] = ()
     """At level `decide`: what was compared, and what could not be."""
+    tried: tuple[Tried, ...] = ()
+    """At level `decide`: what the agent's code tried to do outside, all of which was refused."""
     sessions: int = 0
     """Of the streams, those that are sessions of agents."""
     other_agents: dict[str, int] = {}
@@ -190,6 +202,7 @@ async def replay(
     answer_s: float = ANSWER_S,
     meant: MeantDifferences = NOTHING_MEANT,
     progress: Callable[[int, int], object] | None = None,
+    jobs: int = 1,
 ) -> ReplayReport:
     """Do a log again and return what was found; nothing is written.
 
@@ -208,7 +221,9 @@ async def replay(
             session or an input are not in the log.
         answer_s: how many seconds a piece of its code may take there, such as one pass through a hook, > 0.
         meant: differences that are looked past.
-        progress: called after each batch with how many streams were begun and how many events were done again.
+        progress: called from time to time with how many streams were begun and how many events were done again.
+        jobs: so many processes do it, each some of the streams; the report is the same for any number. An agent's code
+            always runs in a process of its own, in which it can write nothing and reach nothing.
 
     Raises:
         ConfigError: there is no such session, stream or level, a kind cannot work, an agent is missing or too many, or
@@ -221,19 +236,24 @@ async def replay(
         raise ConfigError("only an agent's code depends on something; give agent= too, or leave deps out")
     if session is not None and stream is not None:
         raise ConfigError("name a session or a stream, not both")
+    if jobs < 1:
+        raise ConfigError(f"jobs must be at least 1, not {jobs}")
     known = kinds_with(kinds) if kinds else KINDS
     async with opened(log) as store, AsyncExitStack() as stack:
-        findings = _Findings(Accepting(meant), progress)
-        agents = (
-            await _agents_replay(store, agent, answer_s, deps, stack, findings.accepts) if agent is not None else None
-        )
+        heads: AsyncIterator[StreamHead] = Streams(store)
         if session is not None:
-            await _replay_stream(store, await session_head(store, session), known, level, findings, agents)
+            heads = _only(await session_head(store, session))
         elif stream is not None:
-            await _replay_stream(store, await stream_head(store, stream), known, level, findings, agents)
+            heads = _only(await stream_head(store, stream))
+        findings = _Findings(Accepting(meant))
+        told = _told(findings, progress)
+        if agent is None and jobs == 1:
+            async for head in heads:
+                findings.merge(await _replay_stream(store, head, known, level, None, _Findings(Accepting(meant), told)))
         else:
-            async for head in Streams(store):
-                await _replay_stream(store, head, known, level, findings, agents)
+            deps = await _opened_deps(deps, stack) if agent is not None else None
+            begin = _beginning(known, level, meant, agent, deps, answer_s)
+            await _replay_in_shadows(store, heads, begin, findings, jobs, answer_s, told)
         return ReplayReport(
             log=store.name,
             level=level,
@@ -247,11 +267,12 @@ async def replay(
             other_core_versions=tuple(sorted(findings.core_versions - {CORE_VERSION})),
             diverged=findings.diverged,
             divergences=tuple(_earliest(findings.divergences)),
-            compared=(agents or findings).tally.report(),
+            compared=findings.tally.report(),
+            tried=findings.tally.tried(),
             sessions=findings.sessions,
             other_agents=dict(sorted(findings.other_agents.items())),
             kinds=findings.kinds.report(),
-            changes=agents.changes.report() if agents is not None else (),
+            changes=findings.changes.report(),
             accepted=findings.accepts.accepted,
             unmet=findings.accepts.unmet,
         )
@@ -268,6 +289,7 @@ def replay_sync(
     deps: object = None,
     answer_s: float = ANSWER_S,
     meant: MeantDifferences = NOTHING_MEANT,
+    jobs: int = 1,
 ) -> ReplayReport:
     """Do as `replay` does, from code that runs no event loop.
 
@@ -285,6 +307,7 @@ def replay_sync(
             deps=deps,
             answer_s=answer_s,
             meant=meant,
+            jobs=jobs,
         )
     )
 
@@ -319,13 +342,18 @@ async def state_at(
 
 
 class _Findings:
-    """What a replay has found so far."""
+    """What a replay has found so far, of one stream or of several.
 
-    def __init__(self, accepts: Accepting, progress: Callable[[int, int], object] | None) -> None:
+    Args:
+        accepts: says of a difference whether it is meant.
+        told: is called with how many streams were begun and how many events done.
+    """
+
+    def __init__(self, accepts: Accepting, told: Told | None = None) -> None:
         self.accepts = accepts
         self.kinds = DifferenceKinds()
+        self.changes = ConfigurationChanges()
         self.tally = Tally()
-        self._progress = progress
         self.streams = 0
         self.sessions = 0
         self.batches = 0
@@ -335,40 +363,102 @@ class _Findings:
         self.diverged = 0
         self.divergences: list[Divergence] = []
         self.other_agents: Counter[str] = Counter()
+        self._told = told
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_told": None}  # That is this process's own.
 
     def add(self, batch: Sequence[StoredEvent], core_version: int | None) -> None:
         self.batches += 1
         self.events += len(batch)
         if core_version is not None:
             self.core_versions.add(core_version)
-        if self._progress is not None:
-            self._progress(self.streams, self.events)
+        if self._told is not None:
+            self._told(self.streams, self.events)
 
     def add_divergences(self, divergences: Sequence[Divergence]) -> None:
         self.diverged += bool(divergences)
         self.divergences += divergences
         for divergence in divergences:
             self.kinds.add(divergence)
+
+    def merge(self, later: "_Findings") -> None:
+        """Add what was found in streams that come later."""
+        for number in ("streams", "sessions", "batches", "events", "diverged"):
+            setattr(self, number, getattr(self, number) + getattr(later, number))
+        self.not_replayed += later.not_replayed
+        self.other_agents += later.other_agents
+        self.core_versions |= later.core_versions
+        self.divergences += later.divergences
         if len(self.divergences) > 2 * DIVERGENCES_KEPT:
             self.divergences = _earliest(self.divergences)
+        self.accepts.merge(later.accepts)
+        self.kinds.merge(later.kinds)
+        self.changes.merge(later.changes)
+        self.tally.merge(later.tally)
 
 
 def _earliest(divergences: Iterable[Divergence]) -> list[Divergence]:
     return sorted(divergences, key=lambda divergence: divergence.position)[:DIVERGENCES_KEPT]
 
 
-async def _agents_replay(
-    store: EventStore,
-    agent: "AnyAgent",
-    answer_s: float,
-    deps: object,
-    stack: AsyncExitStack,
-    accepts: Accepting,
-) -> "AgentsReplay":
-    from refold.agents.opened_deps import opened as opened_deps
-    from refold.replay.agent_replay import AgentsReplay
+def _told(findings: _Findings, progress: Told | None) -> Told | None:
+    """Return what tells of a stream that is being done, beside those that are done."""
+    if progress is None:
+        return None
+    return lambda streams, events: progress(findings.streams + streams, findings.events + events)
 
-    return AgentsReplay(store, agent, answer_s, await opened_deps(deps, "the replay", stack), accepts)
+
+async def _only(head: StreamHead) -> AsyncGenerator[StreamHead, None]:
+    yield head
+
+
+async def _opened_deps(deps: object, stack: AsyncExitStack) -> object:
+    from refold.agents.opened_deps import opened as opened_deps
+
+    return await opened_deps(deps, "the replay", stack)
+
+
+def _beginning(
+    kinds: Mapping[str, StreamKind],
+    level: Level,
+    meant: MeantDifferences,
+    agent: "AnyAgent | None",
+    deps: object,
+    answer_s: float,
+) -> "Begin":
+    """Return what makes, in a child, what replays streams."""
+    if agent is not None:
+        from refold.replay.agent_replay import AgentsReplay
+
+    def begin(store: EventStore, page: "Page") -> "Work":
+        agents = AgentsReplay(store, agent, answer_s, deps, page.tell) if agent is not None else None
+
+        async def work(head: StreamHead, gone: dict[str, str]) -> _Findings:
+            findings = _Findings(Accepting(meant), lambda _, events: page.count(events))
+            if agents is not None:
+                agents.begin(findings.tally, findings.changes, findings.accepts, gone)
+            return await _replay_stream(store, head, kinds, level, agents, findings)
+
+        return work
+
+    return begin
+
+
+async def _replay_in_shadows(
+    store: EventStore,
+    heads: AsyncIterator[StreamHead],
+    begin: "Begin",
+    findings: _Findings,
+    jobs: int,
+    answer_s: float,
+    told: Told | None,
+) -> None:
+    from refold.replay.shadow.process import in_shadows
+
+    async with aclosing(in_shadows(store, heads, begin, processes=jobs, answer_s=answer_s, told=told)) as found:
+        async for each in found:
+            findings.merge(each)
 
 
 async def _replay_stream(
@@ -376,16 +466,17 @@ async def _replay_stream(
     head: StreamHead,
     kinds: Mapping[str, StreamKind],
     level: Level,
-    findings: _Findings,
     agents: "AgentsReplay | None",
-) -> None:
+    findings: _Findings,
+) -> _Findings:
+    """Replay one stream; return what was found in it, which `findings` is for."""
     kind = kinds.get(kind_of(head.stream))
     if kind is None:
         findings.not_replayed[kind_of(head.stream)] += 1
-        return
+        return findings
     if agents is not None and kind_of(head.stream) == SESSION_KIND:
         await _decide_session(store, head, findings, agents)
-        return
+        return findings
     findings.streams += 1
     findings.sessions += kind_of(head.stream) == SESSION_KIND
     parted = 0
@@ -395,15 +486,16 @@ async def _replay_stream(
         findings.add(batch, stream_replay.core_version)
         if divergence is not None:
             findings.add_divergences([divergence])
-            return
+            break
         if stream_replay.parted:
             parted += 1
             if parted > PARTED_MAX:
                 findings.tally.miss("decision", event_ref(head.stream, batch[-1].version), AFTER_MEANT)
-                return
+                break
             stream_replay = CoreReplay(head.stream, kind.core, kind.codec, findings.accepts)
             if not await caught_up(stream_replay, store, batch[-1]):
-                return
+                break
+    return findings
 
 
 async def _decide_session(store: EventStore, head: StreamHead, findings: _Findings, agents: "AgentsReplay") -> None:

@@ -119,6 +119,16 @@ class Accepting:
             return True
         return not self._learns
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Give what was found, for another process."""
+        return _found, (self._accepted, self._met)
+
+    def merge(self, later: "Accepting") -> None:
+        """Add what another one accepted after this one."""
+        for each, times in later._accepted.items():
+            self._accepted[each] = self._accepted.get(each, 0) + times
+        self._met |= later._met
+
     @property
     def accepted(self) -> tuple[AcceptedDifference, ...]:
         """What was looked past, in order of the first time."""
@@ -134,6 +144,12 @@ class Accepting:
 
     def _is_ignored(self, *paths: str) -> bool:
         return any(pattern.match(path) for pattern in self._ignored for path in paths)
+
+
+def _found(accepted: dict[tuple[str, str], int], met: set[tuple[str, str | None]]) -> Accepting:
+    made = Accepting(NOTHING_MEANT)
+    made._accepted, made._met = accepted, met
+    return made
 
 
 def _pattern(path: str) -> re.Pattern[str]:

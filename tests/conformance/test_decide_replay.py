@@ -5,6 +5,7 @@ Every other test of this folder whose log one agent wrote is such a replay as we
 
 import asyncio
 import json
+import mmap
 import re
 import socket
 import subprocess
@@ -586,18 +587,15 @@ async def test_other_prices_are_no_difference_where_no_budget_decides_by_them() 
 
 
 async def test_a_hook_that_hangs_is_waited_for_once_and_not_asked_again(log: InMemoryStore) -> None:
-    asked: list[object] = []
+    asked = mmap.mmap(-1, 1)  # Of this process and of the one that replays.
 
     async def hang(request: ModelRequest) -> None:
-        asked.append(request)
+        asked[0] += 1
         await asyncio.get_running_loop().create_future()
 
     report = await replay(log, agent=office(middleware=[Failing(hang)]), session="s", answer_s=0.02)
-    assert missed(report) == [
-        ("request", "it gave no answer within 0.02 seconds"),
-        ("request", "it gave no answer within 0.02 seconds before"),
-    ]
-    assert len(asked) == 1
+    assert missed(report) == [("request", "it gave no answer within 0.02 seconds")]
+    assert asked[0] == 1
     assert counted(report)["answer"] == (6, 0)
 
 
@@ -691,13 +689,20 @@ def test_from_synchronous_code(log: InMemoryStore) -> None:
 # The command
 
 MODULE = """
+from pathlib import Path
 from refold import Agent, AgentConfig, Middleware, ScriptedProvider, say
 
 class Polite(Middleware):
     def on_user_message(self, context, content):
         return "Please: " + content[0].text
 
+class Tidy(Polite):
+    def on_user_message(self, context, content):
+        print("tidying")
+        Path("a.db").unlink()
+
 config = AgentConfig(model="m")
+tidy = Agent(config=config, provider=ScriptedProvider([]), middleware=[Tidy()])
 agent = Agent(config=config, provider=ScriptedProvider([say("Hi.")]), middleware=[Polite()])
 rude = Agent(config=config, provider=ScriptedProvider([]))
 stranger = Agent(name="stranger", config=config, provider=ScriptedProvider([]))
@@ -725,6 +730,11 @@ def test_the_command_names_an_agent_and_leaves_with_1_where_it_differs_or_nothin
         report = json.loads(said)
         assert (code, report["level"], report["divergences"][0]["differs"]) == (1, "decide", "input")
         assert report["compared"][0] == {"what": "input", "compared": 1, "differ": 1, "not_compared": []}
+        code, said = refold("replay", "a.db", "--agent", "manners:tidy")
+        tried = "os.remove a.db, at manners.py:12 in Tidy.on_user_message (1 time, first for the input of session/s@3)"
+        assert (code, tried in " ".join(said.split())) == (4, True), said
+        code, said = refold("replay", "a.db", "--agent", "manners:tidy", "--json", "--jobs", "2")
+        assert (code, json.loads(said)["tried"][0]["on"]) == (4, "a.db")
         code, said = refold("replay", "a.db", "--agent", "manners:stranger")
         assert (code, "1 session of the agent 'agent'" in said, "nothing was replayed" in said) == (1, True, True)
         assert refold("replay", "a.db", "--level", "decide")[0] == 2

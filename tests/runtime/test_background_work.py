@@ -81,6 +81,7 @@ BEGUN_ELSEWHERE = {
         "guarded_store.py": "one call of a store, for its caller",
         "lifecycle.py": "the end of a runtime, for its caller",
         "memory/embedding.py": "an embedding, for its caller",
+        "replay/shadow/process.py": "a job of a child process, for its caller",
         "providers/http/client.py": "closes connections; the next one that rests sets the time again",
         "resilience/breaker.py": "a question to a breaker, for its caller",
         "resilience/deduplicator.py": "work for its caller",

@@ -96,6 +96,7 @@ async def replay(
         Path | None, option("--write-expect", "FILE", "Look past all differences, and write them into this file.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Write long sides of a divergence whole.")] = False,
+    jobs: Annotated[int, typer.Option(metavar="N", help="So many processes share the streams.")] = 1,
     as_json: JsonOption = False,
 ) -> int:
     """Replay a log with today's code.
@@ -111,7 +112,8 @@ async def replay(
 
     At level decide, what of --agent decides makes a dry run on what its sessions and those of its subagents recorded:
     configuration, prompt (also a function), tool schemas, offer, recall, context window, middleware, argument checks,
-    policy, output type. Code that raises today and did not then is a difference. No provider, tool or network can be
+    policy, output type. Code that raises today and did not then is a difference. It runs in a process of its own, in
+    which it can write nothing and reach nothing; what it tried is listed with its place. No provider and no tool can be
     called, and of what the agent depends on only a plain value is there, unless --deps names what is to be opened; code
     that needs it counts as not compared. What could not be compared is counted, with why; exits 1, too, if nothing was.
     Other streams are decided again as at level core.
@@ -119,9 +121,10 @@ async def replay(
     JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], kinds_without_streams, core_version,
     other_core_versions, diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left,
     right}, recorded, now, core_version}], compared: [{what, compared, differ, not_compared: [{why, times, first}]}],
-    sessions, other_agents, kinds: [{differs, path, streams, first, said}], changes: [{agent, path, left, right,
-    sessions, first}], accepted: [{path, said, times}], unmet: [{path, said}]}; the first divergence of each stream, at
-    level decide of each kind of comparison in it, in order of position. With --at: {stream, version, state}.
+    tried: [{what, on, place, comparison, times, first}], sessions, other_agents, kinds: [{differs, path, streams,
+    first, said}], changes: [{agent, path, left, right, sessions, first}], accepted: [{path, said, times}],
+    unmet: [{path, said}]}; the first divergence of each stream, at level decide of each kind of comparison in it, in
+    order of position. With --at: {stream, version, state}.
     """
     from refold.inspection.log_reading import require_kinds
     from refold.replay.log_replay import replay as replay_log
@@ -144,6 +147,7 @@ async def replay(
         deps=_loaded_deps(deps) if deps is not None else None,
         meant=meant,
         progress=progress,
+        jobs=jobs,
     )
     progress.done()
     if write_expect is not None:

@@ -156,6 +156,13 @@ def _write_compared(to: "Console", report: "ReplayReport") -> None:
             write_paragraph(
                 to, f"{missed.times:,} not compared, first {one_line(missed.first)}: {one_line(missed.why)}", indent=2
             )
+    if report.tried:
+        write_paragraph(to, "your code tried to act, which was refused:", style="bold")
+    for tried in report.tried:
+        what = one_line(f"{tried.what} {tried.on}".strip())
+        where = f"at {one_line(tried.place)}" if tried.place else "from Refold's own code"
+        times = f"{counted(tried.times, 'time')}, first for the {tried.comparison} of {one_line(tried.first)}"
+        write_paragraph(to, f"{what}, {where} ({times})", style="red", indent=2)
 
 
 def _write_verdict(to: "Console", report: "ReplayReport", missing: Sequence[str]) -> None:
