@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from refold.actors.calls.middleware import Middleware as Middleware
     from refold.actors.calls.middleware import ToolCall as ToolCall
     from refold.actors.calls.policy import Policy as Policy
+    from refold.actors.calls.policy import ProposedCall as ProposedCall
     from refold.actors.calls.protocols import Provider as Provider
     from refold.actors.calls.protocols import StreamingProvider as StreamingProvider
     from refold.actors.calls.protocols import TellingProvider as TellingProvider
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
     from refold.events.session.events import Allow as Allow
     from refold.events.session.events import Ask as Ask
     from refold.events.session.events import Deny as Deny
-    from refold.events.session.events import ProposedCall as ProposedCall
     from refold.events.session.events import ToolApprovalRequested as ToolApprovalRequested
     from refold.memory.episodic import EpisodicStore as EpisodicStore
     from refold.memory.graph import GraphStore as GraphStore
@@ -163,7 +163,7 @@ else:
             "refold.actors.agent.compaction": "Summarising",
             "refold.actors.agent.guardrails": "guardrail Guardrail GuardrailDecision",
             "refold.actors.calls.middleware": "HookContext Middleware ToolCall",
-            "refold.actors.calls.policy": "Policy",
+            "refold.actors.calls.policy": "Policy ProposedCall",
             "refold.actors.calls.protocols": "Provider StreamingProvider TellingProvider",
             "refold.actors.calls.tool_context": "current_context SessionContext ToolContext",
             "refold.actors.cancellation": "CancellationToken",
@@ -193,7 +193,7 @@ else:
             "refold.events.model.retry": "RetryPolicy",
             "refold.events.model.run_context": "RunContext",
             "refold.events.model.spending": "Budget Price",
-            "refold.events.session.events": "Allow Ask Deny ProposedCall ToolApprovalRequested",
+            "refold.events.session.events": "Allow Ask Deny ToolApprovalRequested",
             "refold.memory.episodic": "EpisodicStore",
             "refold.memory.graph": "GraphStore",
             "refold.memory.items": "NewEntry NewEpisode Recalled",

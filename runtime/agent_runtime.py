@@ -309,7 +309,7 @@ class AgentRuntime(Generic[Out_co]):
             raise CommandRejected(f"session {session_id!r} cannot be forgotten while it waits for {waited[0]}")
         await ref.stop(block=False)
 
-    async def delete(self, session_id: str, *, cancel: bool = False) -> Deletion:
+    async def delete(self, session_id: str, *, cancel: bool = False, forks: bool = False) -> Deletion:
         """Delete a session, and those that its calls began: nothing of what was said can be read in the log any more.
 
         A tombstone stays, so that the name is not used again; see `refold.keeping.deletion` for what goes along. What
@@ -319,17 +319,18 @@ class AgentRuntime(Generic[Out_co]):
         Args:
             session_id: its id.
             cancel: end its runs as cancelled first.
+            forks: delete its forks with it, and theirs.
 
         Raises:
             ConfigError: the log has no such session, or is a store that cannot delete.
-            CommandRejected: a run is open, the session is a call's, or it went on meanwhile; nothing was deleted.
+            CommandRejected: a run is open, the session is a call's, has forks, or went on meanwhile; nothing was done.
             PersistenceError: the log failed.
         """
         self.require_open()
-        return await delete_in(self.context, session_id, cancel=cancel)
+        return await delete_in(self.context, session_id, cancel=cancel, forks=forks)
 
     async def delete_user(self, user: str, *, cancel: bool = False) -> UserDeletion:
-        """Delete all sessions of a user as `delete` does, and what memories hold of that user.
+        """Delete all sessions of a user as `delete` does, with their forks, and what memories hold of that user.
 
         Sessions of the same user that come later find nothing there and can keep nothing: name a new user then.
         """

@@ -39,7 +39,8 @@ class EventStore(Protocol):
         after the outcome is settled.
 
         Raises:
-            WrongExpectedVersion: a stream is at another version; nothing was written.
+            WrongExpectedVersion: a stream is at another version, or there already where a fork begins it, or the log
+                lacks what it goes on from; nothing was written.
             StreamDeleted: a stream was deleted (`ErasableLog`), and its name is not used again; nothing was written.
             PersistenceError: the append failed; `outcome_unknown` says whether it may nevertheless be in the log.
             ValueError: a batch has no events, a payload does not hash to its key, or something cannot be stored
@@ -52,7 +53,8 @@ class EventStore(Protocol):
         """Return the events of one stream with a version greater than `after_version`, oldest first.
 
         At most `limit` of them, or all. An unknown stream has none. A negative `limit`, here and below, is a
-        ValueError.
+        ValueError. Of a fork (`refold.stores.forked.joined`) the events of its prefix come first, as they lie in the
+        log: under the name of the stream that they are of.
 
         Raises:
             PersistenceError: the log cannot be read; the message names the stream.

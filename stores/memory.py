@@ -22,6 +22,7 @@ from refold.events.core.records import (
 )
 from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
 from refold.stores.event_store import ListedPayload, Tombstone
+from refold.stores.forked import forks_at, joined
 
 
 class InMemoryStore:
@@ -63,7 +64,9 @@ class InMemoryStore:
             if batch.stream in self._tombstones:
                 raise StreamDeleted(batch.stream)
             head = heads.get(batch.stream) or self._heads.get(batch.stream)
-            version = head.version if head else 0
+            if head is not None and batch.begins_fork:
+                raise WrongExpectedVersion(batch.stream, 0, head.version)
+            version = head.version if head else self._begins_behind(batch)
             if version != batch.expected_version:
                 raise WrongExpectedVersion(batch.stream, batch.expected_version, version)
             chain = next_chain(head.chain if head else first_chain(batch.stream), batch)
@@ -76,6 +79,12 @@ class InMemoryStore:
         self._keep(events, heads, payloads)
         self._fault("append.committed")
         return appended
+
+    def _begins_behind(self, batch: EncodedBatch) -> int:
+        """Return the version behind which a new stream begins: 0, or that of the event which a fork goes on from."""
+        place = forks_at(batch)
+        origin = self._heads.get(place.stream) if place is not None else None
+        return place.version if place is not None and origin is not None and origin.version >= place.version else 0
 
     def _keep(
         self, events: list[StoredEvent], heads: dict[str, StreamHead], payloads: Mapping[PayloadHash, bytes]
@@ -91,6 +100,9 @@ class InMemoryStore:
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
         self._require_open()
+        return joined(self._read_own, stream, after_version, limit)
+
+    def _read_own(self, stream: str, after_version: int, limit: int | None) -> list[StoredEvent]:
         return _page(self._streams.get(stream, []), after_version, limit)
 
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
@@ -221,5 +233,5 @@ def _stored_events(batch: EncodedBatch, position: int, chain: bytes) -> list[Sto
 
 def _page(events: list[StoredEvent], after: int, limit: int | None) -> list[StoredEvent]:
     check_limit(limit)
-    start = max(after, 0)
+    start = max(after - events[0].version + 1, 0) if events else 0
     return events[start:] if limit is None else events[start : start + limit]

@@ -24,6 +24,7 @@ from tests.golden import (
     record_agent,
     record_breakers,
     record_children,
+    record_forks,
     record_guardrails,
     record_refusals,
     record_requests,
@@ -69,6 +70,8 @@ def agent_of(golden: Path) -> Agent:
             return record_refusals.viewer()
         case "guardrails":
             return record_guardrails.clerk()
+        case "forks":
+            return record_forks.clerk()
         case "retries":
             return record_retries.clerk([])
         case "breakers":

@@ -63,7 +63,9 @@ def call_of_child(child: SessionId) -> ToolCallId:
 
 
 def parent_in(first: StoredEvent) -> SessionId | None:
-    """Return the parent of a session, given the first event of its stream; None = it has none."""
+    """Return the parent of a session, given the first event of its stream; None = it has none, as a fork."""
+    if first.version != 1:
+        return None
     stream = first.causation.rpartition("@")[0] if first.causation is not None else first.stream
     if stream == first.stream:
         return None
@@ -74,13 +76,13 @@ def parent_in(first: StoredEvent) -> SessionId | None:
 async def parent_of(store: EventStore, session: SessionId) -> SessionId | None:
     """Return the parent of a session; None = it has none, or is not in the log."""
     first = await store.read_stream(stream_name(SESSION_KIND, session), limit=1)
-    return parent_in(first[0]) if first else None
+    return parent_in(first[0]) if first and first[0].stream == stream_name(SESSION_KIND, session) else None
 
 
 async def ancestors_of(store: EventStore, session: SessionId, first: StoredEvent) -> tuple[SessionId, ...]:
     """Return the parent of a session, its parent and so on, given the first event of the session's stream."""
     ancestors: list[SessionId] = []
-    parent = parent_in(first)
+    parent = parent_in(first) if first.stream == stream_name(SESSION_KIND, session) else None
     while parent is not None and parent not in (session, *ancestors):  # Only a log that was made up goes in a circle.
         ancestors.append(parent)
         parent = await parent_of(store, parent)

@@ -15,16 +15,32 @@ import msgspec
 
 from refold.actors.calls.results import error_words
 from refold.events.core.cleaning import recorded_reason
-from refold.events.core.content import ToolUseBlock, tool_uses
+from refold.events.core.content import JsonObject, ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError
-from refold.events.core.ids import SessionId
-from refold.events.model.configuration import RecoveryFunction, ToolSpec
+from refold.events.core.ids import RunId, SessionId
+from refold.events.model.configuration import EffectClass, RecoveryFunction, Tier, ToolSpec
 from refold.events.model.run_context import RunContext
-from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, ProposedCall, Verdict
+from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, Verdict
 from refold.events.session.normalise import NormalisedResponse
 from refold.events.session.react import BROKEN_TEXT
 
 log = logging.getLogger("refold.model")
+
+
+class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that a model asks for, as a policy sees it: what is shown here is what would run."""
+
+    session: SessionId
+    run: RunId
+    turn: int
+    tool: str
+    input: JsonObject
+    """The arguments, a copy of the policy's own."""
+    tier: Tier
+    effect: EffectClass
+    deps: Any = None
+    """What the application depends on, as `ToolContext.deps`."""
+
 
 Policy = Callable[[ProposedCall], PolicyDecision | Awaitable[PolicyDecision | None] | None]
 """Says what is to become of a call that a model asks for; None = as `Allow`.

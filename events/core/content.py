@@ -55,6 +55,15 @@ CRASHED_TEXT = (
 )
 """The whole result of a `once` call that a crash interrupted."""
 
+FORKED_TEXT = (
+    "The conversation was forked here while this call was at work. Its outcome is not known in this fork: it may have "
+    "taken full, partial or no effect. Check before running it again."
+)
+"""The result of a call that had begun where its session was forked, unless it is pure."""
+
+NOT_RUN_IN_FORK_TEXT = "The conversation was forked here before this call began, so it was not run."
+"""The result of a call that had not begun there, where the run does not go on in the fork."""
+
 OPENING_TEXT = "(The conversation begins here.)"
 """What a user says first in a history that begins with an assistant's message."""
 

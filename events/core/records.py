@@ -32,6 +32,9 @@ class EncodedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The input (or timer) that everything here goes back to; None = the batch's own stimulus."""
     causation: EventRef | None = None
     """The event that directly caused the stimulus; None = it came from outside."""
+    begins_fork: bool = False
+    """It begins a stream that goes on from the event that `causation` and `correlation` name, which is that of
+    `expected_version` in another stream; see `refold.stores.forked`."""
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +56,7 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Place in the log; increasing, gaps allowed."""
     stream: StreamName
     version: int
-    """Place in the stream, from 1, no gaps."""
+    """Place in the stream, from 1, no gaps. A fork's own events begin behind those of the prefix that it names."""
     batch: int
     """Version of the first event of the batch that it was appended in."""
     at: int

@@ -310,6 +310,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """JSON Schema of its final answer."""
     output_instruction: str | None = None
     """What the model is told of that, behind the system prompt."""
+    system_prompt: PayloadHash | None = None
+    """Payload: what stands in place of the agent's configured prompt."""
+
+
+def combined(first: RunOptions | None, then: RunOptions | None) -> RunOptions | None:
+    """Return what both say, `then` where they differ; None = nothing."""
+    if first is None or then is None:
+        return first or then
+    said = {name: value for name in then.__struct_fields__ if (value := getattr(then, name)) is not None}
+    return msgspec.structs.replace(first, **said)
 
 
 def configured_for(configuration: AgentConfiguration, options: RunOptions | None) -> AgentConfiguration:

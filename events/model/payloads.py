@@ -32,7 +32,7 @@ from refold.events.core.content import (
 from refold.events.core.errors import LogFormatError
 from refold.events.core.event import Event
 from refold.events.core.ids import PayloadHash
-from refold.events.model.configuration import AgentConfiguration, payload_hash
+from refold.events.model.configuration import AgentConfiguration, RunOptions, payload_hash
 from refold.events.model.cooperative import Cooperative, at_once
 from refold.events.model.messages import Prepared, RequestReference
 from refold.events.secrets.redaction import Redaction
@@ -268,7 +268,11 @@ def referenced_payloads(event: Event) -> list[PayloadHash]:
     configuration = getattr(event, "configuration", None)
     if isinstance(configuration, AgentConfiguration):
         found += [configuration.system_prompt, configuration.tool_schemas]
+    options = getattr(event, "options", None)
+    if isinstance(options, RunOptions) and options.system_prompt is not None:
+        found.append(options.system_prompt)
     found += [block.hash for block in _stored_blocks(getattr(event, "content", ()))]
+    found += [block.hash for block in _stored_blocks(getattr(event, "results", None))]
     reference = getattr(event, "request", None)
     if isinstance(reference, RequestReference) and reference.prepared_payload is not None:
         found.append(reference.prepared_payload)

@@ -66,6 +66,14 @@ _TOO_MANY = re.compile(
 T = TypeVar("T")
 
 
+class SetAside(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of the history in whose place another stands from now on."""
+
+    place: int
+    """Among the messages, from 0."""
+    stands: Message
+
+
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """A block of a message of the history, or of a result in one."""
 

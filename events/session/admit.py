@@ -11,6 +11,7 @@ outcome; a result that is no longer waited for is evidence and never history; wh
 does not get in.
 """
 
+from bisect import bisect_right
 from typing import assert_never
 
 from refold.events.core.content import (
@@ -98,6 +99,8 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             return _admit_import(state, command)
         case commands.ClearHistory():
             return _admit_clear(state, command)
+        case commands.RewindHistory():
+            return _admit_rewinding(state, command)
         case commands.SetContentAside():
             return _admit_aside(state, command)
         case commands.TakeContentBack():
@@ -288,6 +291,32 @@ def _admit_clear(state: SessionState, command: commands.ClearHistory) -> ev.Sess
     if not state.messages and command.key is None:
         return Recorded(state.cleared)
     return ev.HistoryCleared(key=command.key)
+
+
+def _admit_rewinding(state: SessionState, command: commands.RewindHistory) -> ev.SessionEvent | Recorded:
+    if (recorded := _recorded(state, "rewind", command.key, command.to)) is not None:
+        return recorded
+    if state.run is not None:
+        raise CommandRejected(f"{state.run.id} is under way; cancel it, or take the history back after it")
+    last = state.marks[-1].started - 1 if state.marks else state.version
+    to = last if command.to is None else command.to
+    if not 0 < to <= state.version:
+        raise CommandRejected(f"session {state.session!r} has the versions 1 to {state.version}, and not {to}")
+    if to < max(state.cleared, state.summarised):
+        raise CommandRejected(
+            f"the history was cleared or summarised after version {to}, so that it cannot be shown again; fork the "
+            "session there"
+        )
+    place = bisect_right(state.marks, to, key=lambda mark: mark.started)
+    if place and state.marks[place - 1].ended > to:
+        begun, ended = state.marks[place - 1].started, state.marks[place - 1].ended
+        raise CommandRejected(
+            f"a run was under way after version {to}; name version {begun - 1}, before it, or {ended}, after it, or "
+            "fork the session"
+        )
+    if place == len(state.marks):
+        return Recorded(0)
+    return ev.HistoryRewound(to=to, messages=state.marks[place].place, key=command.key)
 
 
 def _admit_aside(state: SessionState, command: commands.SetContentAside) -> ev.SessionEvent | Recorded:

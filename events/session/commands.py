@@ -74,6 +74,14 @@ class ClearHistory(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
 
 
+class RewindHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Show a model the history as it was after an earlier version; not while a run is under way."""
+
+    to: int | None = None
+    """That version; None = the one before the last input."""
+    key: str | None = None
+
+
 QUEUE_MAX: Final = 10_000
 """Most inputs that wait in one session, for their turn or for their time, unless a runtime says otherwise."""
 
@@ -280,6 +288,7 @@ SessionCommand: TypeAlias = (
     | Configure
     | ImportHistory
     | ClearHistory
+    | RewindHistory
     | SetContentAside
     | TakeContentBack
     | SendInput

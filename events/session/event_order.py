@@ -35,6 +35,8 @@ class _KnownCall(msgspec.Struct):
     """Attempts that were scheduled after those."""
     answered: bool = False
     waits_for_approval: bool = False
+    pure: bool = False
+    """Its tool may run again at any time."""
 
 
 class OrderRules:
@@ -48,6 +50,8 @@ class OrderRules:
         self._session = stream.partition("/")[2]
         self._version = 0
         self._user: str | None = None
+        self._pure: set[str] = set()
+        """The tools that may run again at any time."""
         self._runs: dict[RunId, _KnownRun] = {}
         self._queue: deque[RunId] = deque()
         self._inputs: dict[int, RunId] = {}
@@ -80,6 +84,8 @@ class OrderRules:
                 if self._user not in (None, user):
                     self._find("INV4", f"the session of user {self._user!r} becomes that of {user!r}")
                 self._user = user
+            case ev.AgentConfigured(configuration=configuration):
+                self._pure = {policy.name for policy in configuration.tools if policy.effect == "pure"}
             case ev.HistoryImported():
                 self._expect_balance("a history is imported")
                 for message in event.messages:
@@ -88,6 +94,14 @@ class OrderRules:
                 self._expect_balance("the history is cleared")
                 if self._open_run is not None:
                     self._find("INV1", f"the history is cleared while {self._open_run} is under way")
+            case ev.HistoryRewound(to=to):
+                self._expect_balance("the history is taken back")
+                if self._open_run is not None:
+                    self._find("INV1", f"the history is taken back while {self._open_run} is under way")
+                if not 0 < to < self._version:
+                    self._find("INV4", f"the history is taken back to version {to}, which is none before it")
+            case ev.SessionForked():
+                self._read_fork(event)
             case ev.TimerSet():
                 self._runs[run_of_input(self._version)] = _KnownRun(stage="scheduled")
             case ev.InputQueued():
@@ -105,7 +119,7 @@ class OrderRules:
                 self._expect_open(run)
                 self._expect_balance("an answer comes")
                 for use in tool_uses(event.content):
-                    self._read_call(use.id)
+                    self._read_call(use.id, pure=use.name in self._pure)
             case ev.ToolApprovalRequested(run=run, call=call):
                 self._expect_open(run)
                 if (known := self._open_call(call)) is not None:
@@ -163,6 +177,23 @@ class OrderRules:
                     self._find("INV1", f"the result of {call} is recorded as late while the call is open")
             case _:
                 return  # It belongs to no run and no call.
+
+    def _read_fork(self, event: ev.SessionForked) -> None:
+        if event.version != self._version - 1:
+            self._find("INV4", f"it goes on from version {event.version} of {event.origin!r}, and comes after another")
+        self._session = event.session
+        for known in self._runs.values():
+            if known.stage in ("scheduled", "queued") or (known.stage == "open" and not event.keeps_run):
+                known.stage = "ended"
+        self._queue.clear()
+        given = {result.tool_use_id for result in event.results}
+        for call in list(self._unanswered):
+            known_call = self._calls[call]
+            if not event.keeps_run or call in given or (known_call.started and not known_call.pure):
+                known_call.answered = True
+                del self._unanswered[call]
+        if not event.keeps_run:
+            self._open_run = None
 
     def _read_input(self, event: ev.InputQueued) -> None:
         if event.joins is not None:
@@ -230,10 +261,10 @@ class OrderRules:
         for use in tool_uses(message.content):
             self._read_call(use.id)
 
-    def _read_call(self, call: ToolCallId) -> None:
+    def _read_call(self, call: ToolCallId, *, pure: bool = False) -> None:
         if call in self._calls:
             self._find("INV1", f"the call id {call} is used again")
-        self._calls[call] = _KnownCall()
+        self._calls[call] = _KnownCall(pure=pure)
         self._unanswered[call] = None
 
     def _read_call_started(self, call: ToolCallId, attempt: int) -> None:

@@ -10,16 +10,24 @@ What people and user code may say about a tool call before it runs.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
+from refold.events.core.content import (
+    AnswerContent,
+    ErrorKind,
+    JsonObject,
+    Message,
+    ResultContent,
+    ToolResultBlock,
+    UserContent,
+)
 from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.model.configuration import AgentConfiguration, CodeIdentity, EffectClass, RunOptions, Tier
+from refold.events.model.configuration import AgentConfiguration, CodeIdentity, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
-from refold.events.model.refused import GuardrailTrip, RefusedParts
+from refold.events.model.refused import GuardrailTrip, RefusedParts, SetAside
 
 RunFailureKind = Literal[
     "max_turns",
@@ -80,12 +88,33 @@ class HistoryCleared(Event, frozen=True, kw_only=True, tag="session.history_clea
     key: str | None = None
 
 
-class SetAside(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of the history in whose place another stands from now on."""
+class SessionForked(Event, frozen=True, kw_only=True, tag="session.forked.v1"):
+    """The session begins, by reference, with another one's events up to a place, without inputs that waited there."""
 
-    place: int
-    """Among the messages, from 0."""
-    stands: Message
+    session: SessionId
+    agent: AgentId
+    origin: SessionId
+    version: int
+    """Of the origin's last event that it begins with; this one has the next version."""
+    chain: str
+    """The digest of the origin's stream after the batch of that event: 64 hexadecimal digits."""
+    origin_at: int
+    """When that event happened, microseconds since the epoch."""
+    options: RunOptions | None = None
+    """What its runs do otherwise than the agent; None = nothing."""
+    keeps_run: bool = False
+    """A run that is open at that place waits in the fork until a person resumes it; else it ends as cancelled."""
+    results: tuple[ToolResultBlock, ...] = ()  # Of calls that are open there.
+
+
+class HistoryRewound(Event, frozen=True, kw_only=True, tag="session.history_rewound.v1"):
+    """The history is again as it was after an earlier version; what it cost and what tools did stays done."""
+
+    to: int
+    """That version, at which no run was open."""
+    messages: int
+    """How many of the oldest messages are left."""
+    key: str | None = None
 
 
 class InputSetAside(Event, frozen=True, kw_only=True, tag="session.input_set_aside.v1"):
@@ -503,6 +532,8 @@ SessionEvent: TypeAlias = (
     | AgentConfigured
     | HistoryImported
     | HistoryCleared
+    | HistoryRewound
+    | SessionForked
     | InputSetAside
     | ContentTakenBack
     | InputQueued
@@ -567,18 +598,3 @@ PolicyDecision: TypeAlias = Allow | Deny | Ask
 
 Decision: TypeAlias = Allow | Deny
 """What an approval handler says."""
-
-
-class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call that a model asks for, as a policy sees it: what is shown here is what would run."""
-
-    session: SessionId
-    run: RunId
-    turn: int
-    tool: str
-    input: JsonObject
-    """The arguments, a copy of the policy's own."""
-    tier: Tier
-    effect: EffectClass
-    deps: Any = None
-    """What the application depends on, as `ToolContext.deps`."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from refold.events.core.content import Message, TextBlock, tool_uses
+from refold.events.model.configuration import combined
 from refold.events.model.refused import GuardrailTrip
 from refold.events.model.spending import Usage, cost_of, price_of
 from refold.events.session import events as ev
@@ -29,6 +30,7 @@ from refold.events.session.evolve_calls import (
     call_failed,
     call_started,
     call_waiting,
+    close_for_fork,
     note_breakage,
     pause_over,
     pause_scheduled,
@@ -36,11 +38,13 @@ from refold.events.session.evolve_calls import (
     texts_of,
     turn_of,
 )
+from refold.events.session.set_aside import moved, set_aside, taken_back
 from refold.events.session.state import (
     CALL_ID,
     ONLY_THOUGHT,
     Ending,
     FinishedRun,
+    HistoryMark,
     QueuedInput,
     Run,
     ScheduledInput,
@@ -86,6 +90,7 @@ def _forget_sizes(state: SessionState) -> None:
 
 
 def _imported(state: SessionState, event: ev.HistoryImported) -> None:
+    state.marks.append(HistoryMark(state.version, len(state.messages), state.version))
     state.messages.extend(event.messages)
     if event.key is not None:
         state.keys[event.key] = SessionKey(state.version, event.digest, "import")
@@ -99,36 +104,46 @@ def _imported(state: SessionState, event: ev.HistoryImported) -> None:
 def _cleared(state: SessionState, event: ev.HistoryCleared) -> None:
     _remember_calls(state, state.messages)
     state.messages = []
-    state.asides = {}
+    state.asides, state.marks = {}, []
     state.accepted = 0
     state.cleared = state.version
     if event.key is not None:
         state.keys[event.key] = SessionKey(state.version, "", "clear")
 
 
-def _set_aside(state: SessionState, event: ev.InputSetAside) -> None:
-    before = _replaced(state, event.messages)
-    state.asides[state.version] = before
+def _rewound(state: SessionState, event: ev.HistoryRewound) -> None:
+    _remember_calls(state, state.messages[event.messages :])
+    state.messages = state.messages[: event.messages]
+    state.marks = [mark for mark in state.marks if mark.started <= event.to]
+    state.accepted = min(state.accepted, event.messages)
+    state.asides = {
+        version: kept
+        for version, asides in state.asides.items()
+        if (kept := tuple(one for one in asides if one.place < event.messages))
+    }
+    state.allowed_actions = {name: version for name, version in state.allowed_actions.items() if version <= event.to}
     if event.key is not None:
-        state.keys[event.key] = SessionKey(state.version, event.digest, "aside")
+        state.keys[event.key] = SessionKey(state.version, content_digest(event.to), "rewind")
 
 
-def _taken_back(state: SessionState, event: ev.ContentTakenBack) -> None:
-    back = state.asides.pop(event.aside)
-    _replaced(state, back)
-    state.accepted = min((state.accepted, *(one.place for one in back)))  # It may be refused again.
-    if event.key is not None:
-        state.keys[event.key] = SessionKey(state.version, content_digest(event.aside), "take back")
-
-
-def _replaced(state: SessionState, messages: Sequence[ev.SetAside]) -> tuple[ev.SetAside, ...]:
-    """Have others stand for messages of the history, and return what stood there."""
-    history = list(state.messages)
-    before = tuple(ev.SetAside(place=aside.place, stands=history[aside.place]) for aside in messages)
-    for aside in messages:
-        history[aside.place] = aside.stands
-    state.messages = history
-    return before
+def _forked(state: SessionState, event: ev.SessionForked) -> None:
+    assert state.version == event.version + 1, f"version {state.version} goes on from version {event.version}"
+    state.session, state.options = event.session, combined(state.options, event.options)
+    for key in (*(queued.key for queued in state.queue), *(scheduled.key for scheduled in state.scheduled)):
+        _note_cancelled(state, key)
+    state.queue, state.scheduled = [], []
+    _forget_sizes(state)
+    close_for_fork(state, event)
+    run = state.run
+    if run is None:
+        return
+    if not event.keeps_run:
+        _finish(state, "cancelled")
+        return
+    run.parked = run.forked = True
+    run.options = combined(state.options, run.options)
+    if run.waiting_since is None:  # The time until it was forked is none of its own.
+        run.waited_us += event.at - event.origin_at
 
 
 def _remember_calls(state: SessionState, messages: Sequence[Message]) -> None:
@@ -165,8 +180,9 @@ def _schedule(state: SessionState, scheduled: ScheduledInput) -> None:
 def _input_queued(state: SessionState, event: ev.InputQueued) -> None:
     run = event.joins or run_of_input(event.scheduled or state.version)
     message = Message("user", event.content)
+    options = combined(state.options, event.options)
     queued = QueuedInput(
-        state.version, run, message, event.key, event.cancelled, event.stepwise, event.options, event.reminder
+        state.version, run, message, event.key, event.cancelled, event.stepwise, options, event.reminder
     )
     if event.key is not None and not event.scheduled:
         cancelled = state.version if event.cancelled else 0
@@ -185,6 +201,8 @@ def _input_queued(state: SessionState, event: ev.InputQueued) -> None:
 
 def _run_started(state: SessionState, event: ev.RunStarted) -> None:
     queued = state.queue.pop(0)
+    begun = event.input if event.input == state.version - 1 else state.version
+    state.marks.append(HistoryMark(begun, len(state.messages)))
     state.messages.append(queued.message)
     run = Run(
         id=event.run,
@@ -220,7 +238,13 @@ def _context_prepared(state: SessionState, event: ev.ContextPrepared) -> None:
         run.latest_input = next((place for place, message in enumerate(event.summary) if message == kept), 0)
     state.messages = [*event.summary, *state.messages[event.replaced :]]
     state.accepted = state.accepted - event.replaced + len(event.summary) if state.accepted >= event.replaced else 0
-    state.asides = _moved(state.asides, len(event.summary) - event.replaced, event.replaced)
+    by = len(event.summary) - event.replaced
+    state.asides = moved(state.asides, by, event.replaced)
+    state.marks = [
+        HistoryMark(mark.started, max(mark.place + by, 0), mark.ended)
+        for mark in state.marks
+        if mark.place >= event.replaced or not mark.ended
+    ]
     state.summarised = state.version
     if event.request is not None:
         state.unsummarised = event.request.unsummarised or state.unsummarised
@@ -228,15 +252,6 @@ def _context_prepared(state: SessionState, event: ev.ContextPrepared) -> None:
     spent = budget_spent(state, run)
     if spent is not None:
         run.phase, run.ending = "ending", Ending("failed", "budget", spent)
-
-
-def _moved(kept: dict[int, tuple[ev.SetAside, ...]], by: int, first: int) -> dict[int, tuple[ev.SetAside, ...]]:
-    """Return what was set aside of the messages from a place on, which all stand by so many places further."""
-    moved = {
-        version: tuple(ev.SetAside(place=one.place + by, stands=one.stands) for one in asides if one.place >= first)
-        for version, asides in kept.items()
-    }
-    return {version: asides for version, asides in moved.items() if asides}
 
 
 def _model_requested(state: SessionState, event: ev.ModelRequested) -> None:
@@ -394,7 +409,7 @@ def _note_cancelled(state: SessionState, key: str | None) -> None:
 
 def _run_resumed(state: SessionState, event: ev.RunResumed) -> None:
     run = _open_run(state)
-    run.parked = False
+    run.parked = run.forked = False
     running = state.turn.running if state.turn is not None else {}
     if event.asked:
         run.resumes, run.turns_allowed = 0, None
@@ -478,6 +493,8 @@ def _finish(
         trip=trip,
         version=state.version,
     )
+    if state.marks and not state.marks[-1].ended:
+        state.marks[-1].ended = state.version
     for key in run.keys:
         record = state.keys[key]
         record.terminal, record.finished = state.version, state.last_run
@@ -514,8 +531,10 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.AgentConfigured: _configured,
     ev.HistoryImported: _imported,
     ev.HistoryCleared: _cleared,
-    ev.InputSetAside: _set_aside,
-    ev.ContentTakenBack: _taken_back,
+    ev.HistoryRewound: _rewound,
+    ev.SessionForked: _forked,
+    ev.InputSetAside: set_aside,
+    ev.ContentTakenBack: taken_back,
     ev.InputQueued: _input_queued,
     ev.RunStarted: _run_started,
     ev.TurnAllowed: _turn_allowed,

@@ -7,11 +7,14 @@ its calls, so that no event walks over all calls of a long answer.
 import msgspec
 
 from refold.events.core.content import (
+    FORKED_TEXT,
+    NOT_RUN_IN_FORK_TEXT,
     Block,
     StoredBlock,
     TextBlock,
     ToolResultBlock,
     ToolUseBlock,
+    error_result,
     text_of,
 )
 from refold.events.core.ids import ToolCallId
@@ -189,6 +192,26 @@ def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> N
         run.breakages = 0
     if run.phase == "tools":
         run.phase = "answered" if run.finishing else "ready"
+
+
+def close_for_fork(state: SessionState, event: ev.SessionForked) -> None:
+    """Answer the open calls of a session that is forked: with given results, and what must not be done again.
+
+    Where the run waits in the fork, a call that has not begun may begin there, and a pure one is done again; an
+    approval is asked for again, and does not expire.
+    """
+    given = {result.tool_use_id: result for result in event.results}
+    for call in list(state.turn.calls) if state.turn is not None else ():
+        if call.result is not None:
+            continue
+        if (result := given.get(call.id)) is not None:
+            _answer(state, call.id, result)
+        elif call.started and (call.policy.effect != "pure" or not event.keeps_run):
+            _answer(state, call.id, error_result(call.id, "crashed", FORKED_TEXT))
+        elif not event.keeps_run:
+            _answer(state, call.id, error_result(call.id, "cancelled", NOT_RUN_IN_FORK_TEXT))
+        else:
+            call.expires_at = None
 
 
 def note_breakage(state: SessionState, message: str, recovery: str | None) -> None:

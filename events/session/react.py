@@ -163,6 +163,8 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
             | ev.SessionDescribed()
             | ev.AgentConfigured()
             | ev.HistoryCleared()
+            | ev.HistoryRewound()
+            | ev.SessionForked()
             | ev.ContentTakenBack()
             | ev.TimerSet()
             | ev.ModelInterrupted()
@@ -485,7 +487,7 @@ def pending(state: SessionState) -> list[SessionEffect]:
     run = state.run
     if run is None:
         return effects
-    if run.parked or awaits_step(run):
+    if (run.parked and not run.forked) or awaits_step(run):
         effects.append(Wait(key=resume_key(run), causation=run.started, correlation=run.input))
     if run.parked:
         return effects

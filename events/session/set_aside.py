@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from refold.events.core.content import Block, Message, TextBlock
 from refold.events.core.errors import CommandRejected
-from refold.events.model.refused import INPUT_NOTE, REFUSED, Part, is_more_than_text, noted
-from refold.events.session.events import SetAside
-from refold.events.session.state import SessionState
+from refold.events.model.refused import INPUT_NOTE, REFUSED, Part, SetAside, is_more_than_text, noted
+from refold.events.session.events import ContentTakenBack, InputSetAside
+from refold.events.session.state import SessionKey, SessionState, content_digest
 
 
 def asides(state: SessionState, parts: Sequence[Part], why: str = REFUSED) -> tuple[SetAside, ...]:
@@ -60,3 +60,40 @@ def _noted_once(place: int, message: Message) -> Message:
         if block != note or note not in kept:
             kept.append(block)
     return Message(message.role, tuple(kept))
+
+
+# What the events change
+
+
+def set_aside(state: SessionState, event: InputSetAside) -> None:
+    before = _replaced(state, event.messages)
+    state.asides[state.version] = before
+    if event.key is not None:
+        state.keys[event.key] = SessionKey(state.version, event.digest, "aside")
+
+
+def taken_back(state: SessionState, event: ContentTakenBack) -> None:
+    back = state.asides.pop(event.aside)
+    _replaced(state, back)
+    state.accepted = min((state.accepted, *(one.place for one in back)))  # It may be refused again.
+    if event.key is not None:
+        state.keys[event.key] = SessionKey(state.version, content_digest(event.aside), "take back")
+
+
+def _replaced(state: SessionState, messages: Sequence[SetAside]) -> tuple[SetAside, ...]:
+    """Have others stand for messages of the history, and return what stood there."""
+    history = list(state.messages)
+    before = tuple(SetAside(place=aside.place, stands=history[aside.place]) for aside in messages)
+    for aside in messages:
+        history[aside.place] = aside.stands
+    state.messages = history
+    return before
+
+
+def moved(kept: dict[int, tuple[SetAside, ...]], by: int, first: int) -> dict[int, tuple[SetAside, ...]]:
+    """Return what was set aside of the messages from a place on, which all stand by so many places further."""
+    moved = {
+        version: tuple(SetAside(place=one.place + by, stands=one.stands) for one in asides if one.place >= first)
+        for version, asides in kept.items()
+    }
+    return {version: asides for version, asides in moved.items() if asides}

@@ -34,7 +34,7 @@ from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.core.pure_core import RecordedKey
 from refold.events.model.configuration import AgentConfiguration, RunOptions, ToolPolicy, configured_for
 from refold.events.model.messages import StopReason
-from refold.events.model.refused import GuardrailTrip
+from refold.events.model.refused import GuardrailTrip, SetAside
 from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import Usage, overspent
 from refold.events.session import events as ev
@@ -43,7 +43,6 @@ from refold.events.session.events import (
     Repeat,
     RunFailureKind,
     RunTotals,
-    SetAside,
     ToolApprovalDecided,
     ToolAttemptFailed,
     Verdict,
@@ -207,6 +206,8 @@ class Run(msgspec.Struct):
     """How often work in flight was lost since the last progress."""
     parked: bool = False
     """Nothing goes on until a person resumes or cancels it."""
+    forked: bool = False
+    """It is parked since its session was forked while it was open, so that nothing is wanted of it, not even a wait."""
     breakages: int = 0
     """Turns in a row in which carrying out calls broke."""
     finishing: bool = False
@@ -244,7 +245,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of its terminal event."""
 
 
-CommandWord = Literal["send", "cancel", "decide", "import", "clear", "aside", "take back"]
+CommandWord = Literal["send", "cancel", "decide", "import", "clear", "rewind", "aside", "take back"]
 """Commands that take an idempotency key."""
 
 
@@ -260,6 +261,17 @@ class SessionKey(RecordedKey, gc=True):
     """How that run ended."""
     cancelled: int = 0
     """Version of the event that cancelled it before its run began; 0 = none did."""
+
+
+class HistoryMark(msgspec.Struct):
+    """Where in the history a run or an import begins, so that it can be taken back to before that."""
+
+    started: int
+    """Version of the RunStarted, of the InputQueued where that is just before it, or of the HistoryImported."""
+    place: int
+    """Of its first message."""
+    ended: int = 0
+    """Version of the run's terminal event; 0 = it is under way."""
 
 
 class SessionState(msgspec.Struct):
@@ -313,6 +325,10 @@ class SessionState(msgspec.Struct):
     """Version of the last ContextPrepared."""
     cleared_calls: dict[str, int] = {}
     """How many calls the answers made that are not shown any more, by the version of the answer."""
+    marks: list[HistoryMark] = []
+    """Oldest first; without those whose messages are not shown any more."""
+    options: RunOptions | None = None
+    """What all of its runs do otherwise than the agent, since it is a fork."""
 
 
 def configuration_of_run(state: SessionState) -> AgentConfiguration:

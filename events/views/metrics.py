@@ -295,6 +295,18 @@ def _session_opened(state: MetricsState, stream: str, event: ev.SessionOpened) -
     _add_both(state, stream, "sessions")
 
 
+def _session_forked(state: MetricsState, stream: str, event: ev.SessionForked) -> None:
+    """Count a session whose first events are those of another one, where they have been counted."""
+    state.first_agent = state.first_agent or event.agent
+    if event.agent != state.first_agent:
+        state.other_agents[stream] = event.agent
+    _add_both(state, stream, "sessions")
+    if event.keeps_run:
+        _open(state, stream).model = (event.options.model if event.options is not None else None) or ""
+    else:
+        state.open_sessions.pop(stream, None)  # Of a fork by itself, whose events all are given.
+
+
 def _history_imported(state: MetricsState, stream: str, event: ev.HistoryImported) -> None:
     last = event.messages[-1] if event.messages else None
     if last is not None and last.role == "assistant":
@@ -323,7 +335,9 @@ def _run_started(state: MetricsState, stream: str, event: ev.RunStarted) -> None
 
 def _run_resumed(state: MetricsState, stream: str, event: ev.RunResumed) -> None:
     _add(state.totals, "runs_resumed")
-    _configure(state, _open(state, stream), event.fingerprint)
+    session = _open(state, stream)
+    session.run = True  # In a fork the run began in another stream.
+    _configure(state, session, event.fingerprint)
 
 
 def _run_ended(state: MetricsState, stream: str, event: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> None:
@@ -421,6 +435,7 @@ _ENDINGS: Mapping[type, str] = {
 
 FOLDERS: Mapping[type, Callable[[MetricsState, Any, Any], None]] = {
     ev.SessionOpened: _session_opened,
+    ev.SessionForked: _session_forked,
     ev.HistoryImported: _history_imported,
     ev.InputQueued: _counted_as("inputs"),
     ev.RunStarted: _run_started,

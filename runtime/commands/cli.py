@@ -20,6 +20,7 @@ from refold.commands.keep.repair import repair
 from refold.commands.keep.retain import retain
 from refold.commands.keep.scan import scan
 from refold.commands.look.check import check
+from refold.commands.look.diff import diff
 from refold.commands.look.export import export
 from refold.commands.look.import_log import import_log
 from refold.commands.look.metrics import metrics
@@ -28,11 +29,13 @@ from refold.commands.look.sessions import sessions
 from refold.commands.look.show import show
 from refold.commands.look.stats import stats
 from refold.commands.look.tail import tail
+from refold.commands.look.why import timeline, why
 from refold.commands.run.chat import chat
 from refold.commands.run.resume import resume
 from refold.commands.run.run import run
 from refold.commands.steer.approve import approve
 from refold.commands.steer.cancel import cancel
+from refold.commands.steer.fork import fork, rewind
 from refold.commands.steer.send import send
 from refold.commands.steer.set_aside import set_aside
 from refold.version import __version__
@@ -56,12 +59,17 @@ for command in (
     send,
     approve,
     cancel,
+    fork,
+    rewind,
     sessions,
     show,
     tail,
     stats,
     metrics,
     replay,
+    diff,
+    why,
+    timeline,
     check,
     export,
     backup,

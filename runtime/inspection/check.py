@@ -188,8 +188,9 @@ class _LogCheck:
         check = StreamCheck(head, kind, self._problems)
         try:
             async for batch in Batches(self._store, head.stream):
-                self._batches += 1
-                self._events += len(batch)
+                if batch[0].stream == head.stream:
+                    self._batches += 1
+                    self._events += len(batch)
                 for event, stored in check.add(batch):
                     await self._payloads.add(event, stored)
             check.finish()

@@ -25,6 +25,7 @@ from refold.events.session.events import ModelResponded
 from refold.events.session.state import history
 from refold.inspection.log_reading import Batches, ReadableLog, opened, session_head, stream_head
 from refold.stores.event_store import WholeLog
+from refold.stores.forked import origins_of
 from refold.stores.jsonl.export import exported_lines
 from refold.stores.keeping.erasing import payloads_of
 from refold.stores.sqlite.file import absolute
@@ -68,6 +69,7 @@ async def export_log(
         if sessions is not None or streams is not None:
             heads = [await session_head(store, session) for session in sessions or ()]
             heads += [await stream_head(store, stream) for stream in streams or ()]
+            heads += await origins_of(store, heads)  # A fork is nothing without what it goes on from.
             only = {head.stream for head in heads}
             payloads = await payloads_of(store, only, until_position=until_position)
         pieces: list[bytes] = []

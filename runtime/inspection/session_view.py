@@ -14,7 +14,7 @@ from refold.actors.agent.subsession import parent_in, parent_of
 from refold.events.core.codec import tag_of
 from refold.events.core.content import Block
 from refold.events.core.errors import ConfigError, LogFormatError
-from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.core.ids import AgentId, EventRef, RunId, SessionId, StreamName, ToolCallId, event_ref
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.messages import Usage
 from refold.events.model.request import prepared_of
@@ -34,6 +34,7 @@ from refold.inspection.summaries import call_words, content_words, effect_words
 from refold.inspection.transcript import Entry, Transcript
 from refold.stores.event_store import EventStore, ListedLog, WholeLog
 from refold.stores.folding import Fold
+from refold.stores.forked import fork_of, forks_in
 
 SessionStatus = Literal["idle", "open", "waiting", "parked", "completed", "failed", "cancelled", "damaged", "deleted"]
 """`idle`: no run yet. `open`: a run has work in flight, or will have when a runtime opens its log. `waiting`: for
@@ -73,6 +74,8 @@ class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of the effects in flight."""
     parent: SessionId | None = None
     """The session whose call of a subagent began it; None = no such call did."""
+    forked_from: EventRef | None = None
+    """The event that it goes on from, as a fork: `session/alice@57`; None = it is none."""
     user: str | None = None
     """None = no user was named."""
     metadata: Mapping[str, str] = {}
@@ -117,7 +120,8 @@ async def _pages(store: EventStore, user: str | None, after: str) -> AsyncIterat
     """Yield the ends of sessions' streams in order, page by page; of a user's only those that may be the user's."""
     if isinstance(user, str) and hasattr(store, "streams_with"):
         beginning = b'{"type":"%s","user":%s' % (DESCRIBED.encode(), msgspec.json.encode(user))
-        names = [name for name in await cast("ListedLog", store).streams_with(beginning) if name > after]
+        found = await _with_forks(store, set(await cast("ListedLog", store).streams_with(beginning)))
+        names = sorted(name for name in found if name > after)
         for first in range(0, len(names), SESSIONS_PER_PAGE):
             page = [await store.head(name) for name in names[first : first + SESSIONS_PER_PAGE]]
             yield [head for head in page if head is not None]
@@ -127,6 +131,14 @@ async def _pages(store: EventStore, user: str | None, after: str) -> AsyncIterat
         heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=SESSIONS_PER_PAGE)
         yield heads
         after = heads[-1].stream if heads else after
+
+
+async def _with_forks(store: EventStore, streams: set[StreamName]) -> set[StreamName]:
+    """Return some streams, and those that begin with events of one of them."""
+    forks = [fork async for fork in forks_in(store, prefix=f"{SESSION_KIND}/")] if streams else []
+    while more := {fork.stream for fork in forks if fork.origin.stream in streams} - streams:
+        streams |= more
+    return streams
 
 
 async def list_names(store: EventStore, **wanted: Unpack[SessionsWanted]) -> list[SessionId]:
@@ -203,8 +215,10 @@ async def _outlines(store: EventStore, heads: Sequence[StreamHead]) -> list[list
         except LogFormatError:
             found.append(None)
             continue
-        between = [event for event in events[FIRST_EVENTS:-1] if tag_of(event.data) == DESCRIBED]
-        found.append([*events[:FIRST_EVENTS], *between[-1:], *events[FIRST_EVENTS:][-1:]])
+        own = [event for event in events if event.stream == head.stream]  # Of a fork what is its own.
+        told = [event for event in events[:-1] if tag_of(event.data) == DESCRIBED][-1:]
+        outline = [*own[:FIRST_EVENTS], *(event for event in told if event not in own[:FIRST_EVENTS])]
+        found.append(outline if outline[-1:] == own[-1:] else [*outline, own[-1]])
     return found
 
 
@@ -253,7 +267,12 @@ async def _listed(
     listed = ListedSession(session=name, status="damaged", version=head.version, began_at=0, at=0)
     if outline and outline[-1].version == head.version:
         listed = msgspec.structs.replace(
-            listed, began_at=outline[0].at, at=outline[-1].at, pending=head.pending, parent=parent_in(outline[0])
+            listed,
+            began_at=outline[0].at,
+            at=outline[-1].at,
+            pending=head.pending,
+            parent=parent_in(outline[0]),
+            forked_from=outline[0].causation if outline[0].version > 1 else None,
         )
         try:
             told = (event for event in outline if tag_of(event.data) == DESCRIBED)
@@ -356,6 +375,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionId
     parent: SessionId | None
     """The session whose call of a subagent began it; None = no such call did."""
+    forked_from: EventRef | None
+    """The event that it goes on from, as a fork; None = it is none."""
     agent: AgentId | None
     model: str | None
     user: str | None
@@ -389,8 +410,10 @@ async def view_session(store: EventStore, session: str, *, at: int | None = None
     events = await events_until(store, head.stream, version)
     transcript = Transcript()
     transcript.add_all(await _with_what_was_done(store, events))
-    parent = await parent_of(store, SessionId(session))
-    return _view(SessionId(session), parent, head.version, fold(events), transcript)
+    parent, fork = await parent_of(store, SessionId(session)), await fork_of(store, head)
+    origin = event_ref(fork.origin.stream, fork.origin.version) if fork is not None else None
+    view = _view(SessionId(session), parent, head.version, fold(events), transcript)
+    return msgspec.structs.replace(view, forked_from=origin)
 
 
 async def _with_what_was_done(store: EventStore, events: list[ev.SessionEvent]) -> list[ev.SessionEvent]:
@@ -437,6 +460,7 @@ def _view(
     return SessionView(
         session=session,
         parent=parent,
+        forked_from=None,
         agent=state.agent,
         model=state.configuration.model if state.configuration is not None else None,
         user=state.user,

@@ -15,11 +15,12 @@ import msgspec
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import LogFormatError
 from refold.events.core.event import Event
-from refold.events.core.ids import PayloadHash, event_ref
+from refold.events.core.ids import PayloadHash, event_ref, kind_and_identifier
 from refold.events.core.records import EncodedBatch, StoredEvent, StreamHead, first_chain, next_chain
 from refold.events.model.configuration import payload_hash
 from refold.events.model.payloads import referenced_payloads
-from refold.inspection.kinds import StreamKind
+from refold.events.session.events import SessionForked
+from refold.inspection.kinds import EventReader, StreamKind
 from refold.stores.event_store import EventStore, WholeLog
 
 ProblemKind = Literal[
@@ -110,24 +111,59 @@ class StreamCheck:
         self.version = 0
         """Of the last event taken."""
         self._head = head
-        self._read = kind.reader(head.stream) if kind is not None else None
+        self._kind = kind
+        self._read: EventReader | None = None
         self._problems = problems
         self._position = 0
         self._at = 0
         self._chain = first_chain(head.stream)
         self._whole = True
         """Whether every event so far was there and decoded, so that the invariants mean something."""
+        self._prefix: StoredEvent | None = None
+        """The first event of the last batch that belongs to another stream, of which this one is a fork."""
         self._end: StoredEvent | None = None
         """First event of the batch that ends where the head says that the stream ends."""
 
     def add(self, batch: Sequence[StoredEvent]) -> Iterator[tuple[Event, StoredEvent]]:
-        """Check one more batch, and give those of its events that decode."""
+        """Check one more batch, and give those of its events that decode.
+
+        What a fork begins with is checked where it lies, and only read here.
+        """
+        if self._read is None and self._kind is not None:
+            self._read = self._kind.reader(batch[0].stream)
+        if batch[0].stream != self._head.stream:
+            self._pass(batch)
+            return
         self._check_order(batch)
         self._check_batch(batch)
         for stored in batch:
             event = self._decoded(stored)
             if event is not None:
                 yield event, stored
+
+    def _pass(self, batch: Sequence[StoredEvent]) -> None:
+        self._prefix, self._at = batch[0], batch[0].at
+        self.version, self._position = batch[-1].version, batch[-1].position
+        read = self._read if self._whole else None
+        try:
+            if read is not None:
+                for stored in batch:
+                    read(stored)
+        except LogFormatError:
+            self._whole = False
+
+    def _check_fork(self, event: Event, stored: StoredEvent) -> None:
+        """Compare what a fork says that it goes on from with what is there."""
+        prefix, self._prefix = self._prefix, None
+        if prefix is None:
+            return
+        if not isinstance(event, SessionForked):
+            self._problems.add_at(stored, "event", "begins behind events of another stream, and is no SessionForked")
+        elif event.session != kind_and_identifier(stored.stream)[1]:
+            self._problems.add_at(stored, "invariant", f"says that it is of session {event.session!r}")
+        elif prefix.chain is None or event.chain != prefix.chain.hex():
+            said = f"goes on from version {event.version} of session {event.origin!r}, whose digest is another one"
+            self._problems.add_at(stored, "chain", said)
 
     def _check_order(self, batch: Sequence[StoredEvent]) -> None:
         for event in batch:
@@ -192,6 +228,7 @@ class StreamCheck:
             self._whole = False
             self._problems.add_at(stored, "event", str(error))
             return None
+        self._check_fork(event, stored)
         if self._whole:
             for violation in violations:
                 self._problems.add_at(stored, "invariant", f"{violation.invariant}: {violation.message}")

@@ -233,6 +233,10 @@ def _other_words(event: Event) -> str:
             return f"{len(messages)} message{'s' if len(messages) != 1 else ''}"
         case ev.HistoryCleared():
             return "the conversation begins anew"
+        case ev.HistoryRewound(to=to, messages=kept):
+            return f"the conversation is taken back to version {to}, to its first {_counted(kept, 'message')}"
+        case ev.SessionForked():
+            return _fork_words(event)
         case ev.InputSetAside(messages=messages, reason=reason):
             places = ", ".join(str(aside.place + 1) for aside in messages)
             return f"message {places} of the history is left out of later requests: {reason or 'so it was asked'}"
@@ -243,6 +247,14 @@ def _other_words(event: Event) -> str:
         case _:
             fields = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}
             return msgspec.json.encode(fields).decode()
+
+
+def _fork_words(event: ev.SessionForked) -> str:
+    words = f"{event.session} goes on from version {event.version} of {event.origin}"
+    if event.keeps_run:
+        words += ", its run when it is resumed"
+    given = [f"{result.tool_use_id}: {content_words(result.content)}" for result in event.results]
+    return "; ".join([words, *given]) + _in_brackets(event.options)
 
 
 def call_words(tool: str, arguments: JsonObject) -> str:

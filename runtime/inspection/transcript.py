@@ -148,6 +148,11 @@ class Transcript:
                 self._called(event)
             case ev.ToolCallCompleted() | ev.ToolCallFailed():
                 self._answered(event)
+            case ev.SessionForked(results=results):
+                for result in results:
+                    if (call := self._calls.get(result.tool_use_id)) is not None:
+                        call.ended_at, call.result = event.at, result.content
+                self._noted(event)
             case _:
                 self._noted(event)
 

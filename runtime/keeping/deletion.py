@@ -19,7 +19,7 @@ from typing import Final, cast
 
 import msgspec
 
-from refold.actors.agent.subsession import children_prefix, parent_in
+from refold.actors.agent.subsession import children_prefix, parent_of
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.context import RuntimeContext
 from refold.events.core.errors import CommandRejected, ConfigError
@@ -44,6 +44,7 @@ from refold.inspection.session_view import ListedSession, list_sessions, listed_
 from refold.sessions.access import cancel_runs_of
 from refold.sessions.people import sessions_below
 from refold.stores.event_store import ErasableLog, EventStore
+from refold.stores.forked import forks_in
 from refold.stores.keeping.erasing import EVENTS_PER_PAGE, erase
 from refold.stores.keeping.remains import remains, traces_of
 from refold.stores.sqlite.file import absolute
@@ -57,6 +58,8 @@ WIPE_TRIES: Final = 30
 """So often it is tried to empty the WAL, which other processes keep full while they read the log."""
 
 WIPE_PAUSE_S: Final = 0.1
+
+FORKS_NAMED_MAX: Final = 10
 
 VERSIONS_NAMED_MAX: Final = 100
 """Of so many events of one stream the versions are named."""
@@ -131,6 +134,7 @@ async def delete_session(
     session: str,
     *,
     cancel: bool = False,
+    forks: bool = False,
     wait_for_log_s: float = 0.0,
     allow_shared_folder: bool = False,
     clock: Clock | None = None,
@@ -141,20 +145,21 @@ async def delete_session(
         log: path of the log's file.
         session: its name.
         cancel: delete it although a run is open, which then never goes on.
+        forks: delete its forks with it, and theirs.
         wait_for_log_s: how long to wait for a runtime to release the log.
         allow_shared_folder: as for `SQLiteStore.open`.
         clock: stamps the tombstone; None = the machine's.
 
     Raises:
         ConfigError: the log has no such session.
-        CommandRejected: a run is open, or the session belongs to another one.
+        CommandRejected: a run is open, the session belongs to another one, or it has forks.
         LogInUse: a runtime owns the log; ask it, by `AgentRuntime.delete` or `refold delete`.
         PersistenceError: the log cannot be read or written; what was begun is completed by the next call.
     """
     async with await SQLiteStore.open(
         log, wait_for_log_s=wait_for_log_s, allow_shared_folder=allow_shared_folder
     ) as store:
-        deletion = await delete_from(owned(store, log, clock, allow_shared_folder), session, cancel=cancel)
+        deletion = await delete_from(owned(store, log, clock, allow_shared_folder), session, cancel=cancel, forks=forks)
     return await looked_for(log, deletion)
 
 
@@ -194,22 +199,25 @@ def owned(store: EventStore, log: object, clock: Clock | None, allow_shared_fold
     return OwnedLog(store=cast("ErasableLog", whole), inbox=inbox, clock=clock or SystemClock())
 
 
-async def delete_from(log: OwnedLog, session: str, *, cancel: bool, row: RowName | None = None) -> Deletion:
+async def delete_from(
+    log: OwnedLog, session: str, *, cancel: bool, forks: bool = False, row: RowName | None = None
+) -> Deletion:
     """Delete a session where nothing works for it.
 
     Args:
         cancel: delete it although a run is open.
+        forks: delete its forks with it.
         row: of the inbox, which stays: the command to delete.
 
     Raises:
         ConfigError: the log has no such session.
-        CommandRejected: a run is open, the session belongs to another one, or it went on meanwhile.
+        CommandRejected: a run is open, the session belongs to another one, has forks, or went on meanwhile.
         PersistenceError: the log cannot be read or written; what was begun is completed by the next call.
     """
     name = SessionId(checked_identifier(session, "session id"))
     if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is not None:
         return await _completed(log, Deletion(session=name, streams=await _deleted(log.store, name)), row, before=True)
-    family = await family_of(log.store, name)
+    family = await family_of(log.store, name, forks=forks)
     if not cancel:
         await _require_ended(log.store, family)
     family += await parts_of(log.store, "session", sessions_in(family))
@@ -230,25 +238,27 @@ async def delete_from(log: OwnedLog, session: str, *, cancel: bool, row: RowName
     return await _completed(log, deletion, row)
 
 
-async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, row: RowName | None = None) -> Deletion:
+async def delete_in(
+    context: RuntimeContext, session: str, *, cancel: bool, forks: bool = False, row: RowName | None = None
+) -> Deletion:
     """Delete a session of a runtime that is open on this event loop; as `delete_from`, beside all else."""
     log = owned_by(context)
     name = SessionId(checked_identifier(session, "session id"))
     if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is None:
-        family = await family_of(log.store, name)
+        family = await family_of(log.store, name, forks=forks)
         sessions = sessions_in(family)
         for each in sessions if cancel else ():
             await cancel_runs_of(context, each, "the session is deleted")
         if not cancel:
             await _require_ended(log.store, family)
         await let_go(context, [head.stream for head in (*family, *await parts_of(log.store, "session", sessions))])
-    deletion = await delete_from(log, name, cancel=cancel, row=row)
+    deletion = await delete_from(log, name, cancel=cancel, forks=forks, row=row)
     # What came for it meanwhile has found it deleted, or was before it.
     return msgspec.structs.replace(deletion, checkpoints=await let_go(context, deletion.streams, deleted=True))
 
 
 async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) -> UserDeletion:
-    """Delete all sessions of a user, and the user's parts of memories, in a runtime that is open on this event loop.
+    """Delete all sessions of a user with their forks, and the user's parts of memories, in a runtime that is open here.
 
     Raises:
         ConfigError: the user cannot be one, or the log is a store that cannot delete.
@@ -259,7 +269,10 @@ async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) ->
     listed = await list_sessions(log.store, user=checked_identifier(user, "user"))
     names = {each.session for each in listed}
     roots = [each.session for each in listed if each.parent not in names]
-    sessions = [await delete_in(context, session, cancel=cancel) for session in roots]
+    sessions: list[Deletion] = []
+    for session in roots:  # One that is a fork of another has gone with that.
+        if await log.store.find_tombstone(stream_name(SESSION_KIND, session)) is None:
+            sessions.append(await delete_in(context, session, cancel=cancel, forks=True))
     if log.inbox is not None:  # An earlier process may have died before it had forgotten those of a session.
         left = await log.inbox.sessions_waiting(performed=True)
         deleted = [name for name in left if await log.store.find_tombstone(stream_name(SESSION_KIND, SessionId(name)))]
@@ -308,19 +321,38 @@ async def parts_of(store: EventStore, kind: PartKind, owners: Iterable[str]) -> 
     return found
 
 
-async def family_of(store: EventStore, session: SessionId) -> list[StreamHead]:
+async def family_of(store: EventStore, session: SessionId, *, forks: bool) -> list[StreamHead]:
     """Return the ends of the streams of a session and of all that its calls began, its own first.
+
+    Args:
+        forks: also those of its forks, and so on.
 
     Raises:
         ConfigError: the log has no such session.
-        CommandRejected: it is one that a call of another session began.
+        CommandRejected: it is one that a call of another session began, or has forks that are not asked for.
     """
     head = await session_head(store, session)
-    first = await store.read_stream(head.stream, limit=1)
-    parent = parent_in(first[0]) if first else None
+    parent = await parent_of(store, session)
     if parent is not None and await store.head(stream_name(SESSION_KIND, parent)) is not None:
         raise CommandRejected(f"session {session!r} was begun by a call in session {parent!r} and goes with that one")
-    return [head, *await children_of(store, session)]
+    family = [head, *await children_of(store, session)]
+    while following := await _forks_of(store, family):
+        if not forks:
+            named = ", ".join(repr(kind_and_identifier(each.stream)[1]) for each in following[:FORKS_NAMED_MAX])
+            raise CommandRejected(
+                f"session {session!r} has forks, which begin with its events: {named}; delete them first, or with it"
+            )
+        for each in following:
+            family += [each, *await children_of(store, SessionId(kind_and_identifier(each.stream)[1]))]
+    return family
+
+
+async def _forks_of(store: EventStore, family: Sequence[StreamHead]) -> list[StreamHead]:
+    """Return the ends of the streams that go on from one of some streams, without those themselves."""
+    names = {head.stream for head in family}
+    forks = [fork async for fork in forks_in(store, prefix=f"{SESSION_KIND}/")]
+    wanted = [fork.stream for fork in forks if fork.origin.stream in names and fork.stream not in names]
+    return [head for head in [await store.head(stream) for stream in wanted] if head is not None]
 
 
 async def children_of(store: EventStore, session: SessionId) -> list[StreamHead]:

@@ -40,6 +40,7 @@ from refold.keeping.deletion import (
     wipe,
 )
 from refold.stores.event_store import ErasableLog
+from refold.stores.forked import forks_in
 from refold.stores.jsonl.check import find_damage
 from refold.stores.keeping.erasing import erase
 from refold.stores.sqlite.file import absolute
@@ -151,9 +152,13 @@ async def retain_in_log(
     _check(older_than, statuses, archive)
     until = log.clock.now_us() - older_than // timedelta(microseconds=1)
     waiting = frozenset(await log.inbox.sessions_waiting()) if log.inbox is not None else frozenset[str]()
-    families, damaged = await _due(log.store, until, statuses, waiting)
-    roots = tuple(_session(family[0]) for family in families)
-    retention = Retention(until=until, dry_run=dry_run, sessions=roots, damaged=damaged)
+    families, roots, damaged = await _due(log.store, until, statuses, waiting)
+
+    def begun(families: Sequence[Sequence[StreamHead]]) -> tuple[SessionId, ...]:
+        """Return the sessions that no call began."""
+        return tuple(session for family in families for session in sessions_in(family) if session in roots)
+
+    retention = Retention(until=until, dry_run=dry_run, sessions=begun(families), damaged=damaged)
     if dry_run or not families:
         heads = [head for family in families for head in family]
         return msgspec.structs.replace(
@@ -169,15 +174,14 @@ async def retain_in_log(
     gone = [head.stream for family in erased.families for head in family]
     if forget is not None:
         await forget(gone)
-    went_on = tuple(_session(family[0]) for family in erased.went_on)
     return msgspec.structs.replace(
         retention,
-        sessions=tuple(_session(family[0]) for family in erased.families),
+        sessions=begun(erased.families),
         streams=len(gone),
         events=erased.events,
         payloads=erased.payloads,
         archive=kept_in,
-        went_on=went_on,
+        went_on=begun(erased.went_on),
         commands=await log.inbox.forget(sessions_in(gone)) if log.inbox is not None else 0,
         named_in=named_in,
         wiped=await wipe(log),
@@ -194,14 +198,12 @@ def _check(older_than: timedelta, statuses: Collection[EndedStatus], archive: st
         raise ConfigError(f"{os.fspath(archive)} is no folder; make it first, for the archives")
 
 
-def _session(head: StreamHead) -> SessionId:
-    return SessionId(head.stream.removeprefix(f"{SESSION_KIND}/"))
-
-
 async def _due(
     store: ErasableLog, until: int, statuses: Collection[EndedStatus], waiting: Collection[str]
-) -> tuple[list[list[StreamHead]], tuple[SessionId, ...]]:
+) -> tuple[list[list[StreamHead]], Collection[SessionId], tuple[SessionId, ...]]:
     """Return the families of which every session has ended, none of them after a time; and the damaged sessions.
+
+    Between them stand the sessions that no call began. A family has its forks with it.
 
     Args:
         waiting: sessions with commands that wait in the inbox, and will go on.
@@ -219,12 +221,32 @@ async def _due(
         others = [each.session for each in family if each.session != root]
         heads = [await store.head(f"{SESSION_KIND}/{session}") for session in (root, *others)]
         due.append([head for head in heads if head is not None])
-    owners = {named: family for family in due for named in names_of([_session(family[0])])}
-    for part in await parts_of(store, "session", [_session(family[0]) for family in due]):
+    due = await _with_forks(store, due)
+    owners = {named: family for family in due for named in names_of(sessions_in(family))}
+    for part in await parts_of(store, "session", [each for family in due for each in sessions_in(family)]):
         owner = part_in(kind_and_identifier(part.stream)[1])
         assert owner is not None
         owners[owner.hashed, owner.owner].append(part)
-    return due, tuple(each.session for each in listed.values() if each.status == "damaged")
+    return due, families.keys(), tuple(each.session for each in listed.values() if each.status == "damaged")
+
+
+async def _with_forks(store: ErasableLog, due: list[list[StreamHead]]) -> list[list[StreamHead]]:
+    """Return families each with those of its forks, and without those of which a fork is still to be kept."""
+    forks = [fork async for fork in forks_in(store, prefix=f"{SESSION_KIND}/")] if due else []
+    while True:
+        places = {head.stream: place for place, family in enumerate(due) for head in family}
+        for fork in forks:
+            origin, own = places.get(fork.origin.stream), places.get(fork.stream)
+            if origin is None or origin == own:
+                continue
+            if own is None:
+                due = [family for place, family in enumerate(due) if place != origin]
+            else:
+                both = due[origin] + due[own]
+                due = [family for place, family in enumerate(due) if place not in (origin, own)] + [both]
+            break
+        else:
+            return due
 
 
 def _root(session: ListedSession, listed: dict[SessionId, ListedSession]) -> SessionId:

@@ -39,6 +39,7 @@ from refold.events.session.events import SessionEvent, ToolCallStarted
 from refold.events.session.state import SessionState
 from refold.inspection.log_reading import Batches, opened, session_head, tombstone_of
 from refold.keeping.deletion import OwnedLog, delete_from
+from refold.lineage.fork import ForkedLog, fork_session
 from refold.providers.http.secrets import redaction_of_environment
 from refold.remote.follow import POLL_S, Changes
 from refold.remote.protocol import (
@@ -50,6 +51,7 @@ from refold.remote.protocol import (
     InboxDelete,
     InboxDescribe,
     InboxEntry,
+    InboxFork,
     InboxOutcome,
     InboxSend,
     Refused,
@@ -330,7 +332,7 @@ class _Round:
     async def _deleted(self, entry: InboxEntry, command: InboxDelete) -> InboxOutcome:
         log = OwnedLog(store=self._store, inbox=self._inbox.file, clock=self._clock)
         try:
-            return await delete_from(log, self._session, cancel=command.cancel, row=entry.name)
+            return await delete_from(log, self._session, cancel=command.cancel, forks=command.forks, row=entry.name)
         except (CommandRejected, ConfigError) as error:
             return Refused(message=str(error))
 
@@ -344,6 +346,9 @@ class _Round:
             return state
         version = state.version
         outcome: InboxOutcome
+        if isinstance(entry.command, InboxFork):
+            await self._inbox.finish(entry, await self._forked(entry.command))
+            return state
         try:
             if state.configuration is None and isinstance(entry.command, InboxSend):
                 raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
@@ -377,6 +382,16 @@ class _Round:
                 state = await self._durable_state()
         await self._inbox.finish(entry, outcome)
         return state
+
+    async def _forked(self, command: InboxFork) -> InboxOutcome:
+        log = ForkedLog(
+            store=self._store, append=self._store.append, redaction=self._redaction, now_us=self._clock.now_us()
+        )
+        try:
+            made = await fork_session(log, self._session, command.wanted)
+        except (CommandRejected, ConfigError) as error:
+            return Refused(message=str(error))
+        return Done(version=made.version, new=bool(made.stored))
 
     async def _durable_state(self) -> SessionState:
         return await session_state(self._store, self._session)

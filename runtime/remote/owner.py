@@ -25,13 +25,16 @@ from refold.events.core.ids import SessionId, checked_identifier, stream_name
 from refold.events.session.commands import DecideApproval, SendInput
 from refold.events.session.core import SESSION_KIND
 from refold.keeping.deletion import delete_in
+from refold.lineage.fork import fork_in
 from refold.remote.follow import Changes
 from refold.remote.protocol import (
+    Done,
     Inbox,
     InboxCancel,
     InboxDelete,
     InboxDescribe,
     InboxEntry,
+    InboxFork,
     InboxOutcome,
     InboxSend,
     Refused,
@@ -161,7 +164,12 @@ class InboxReader:
         try:
             if isinstance(entry.command, InboxDelete):
                 self._context.require_open()
-                return await delete_in(self._context, entry.session, cancel=entry.command.cancel, row=entry.name)
+                cancel, forks = entry.command.cancel, entry.command.forks
+                return await delete_in(self._context, entry.session, cancel=cancel, forks=forks, row=entry.name)
+            if isinstance(entry.command, InboxFork):
+                self._context.require_open()
+                made = await fork_in(self._context, entry.session, entry.command.wanted)
+                return Done(version=made.version, new=bool(made.stored))
             return await self._perform_command(entry.session, entry.command, entry.key)
         except (PersistenceError, AskTimeout):
             raise

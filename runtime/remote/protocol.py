@@ -24,12 +24,20 @@ from refold.events.core.content import (
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
 from refold.events.model.configuration import RunOptions
-from refold.events.session.commands import CancelRun, DecideApproval, DescribeSession, SendInput, SessionCommand
+from refold.events.session.commands import (
+    CancelRun,
+    DecideApproval,
+    DescribeSession,
+    RewindHistory,
+    SendInput,
+    SessionCommand,
+)
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import CancelRequested
 from refold.events.session.state import run_of_input
 from refold.keeping.deletion import Deletion
-from refold.sessions.access import Input, checked_key, describe_command, input_blocks, input_content
+from refold.lineage.fork import WantedFork
+from refold.sessions.access import Input, checked_key, describe_command, input_blocks, input_content, run_options
 from refold.sessions.named_content import NamedContent, aside_command, content_at, take_back_command
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
@@ -107,17 +115,53 @@ class InboxTakeBack(msgspec.Struct, frozen=True, kw_only=True, tag="take_back", 
     reason: str = ""
 
 
-class InboxDelete(msgspec.Struct, frozen=True, kw_only=True, tag="delete", forbid_unknown_fields=True):
+class InboxDelete(
+    msgspec.Struct, frozen=True, kw_only=True, tag="delete", forbid_unknown_fields=True, omit_defaults=True
+):
     """Delete the session, and all other rows that it has; see `refold.keeping.deletion`."""
 
     cancel: bool = False
     """End its runs first."""
+    forks: bool = False
+    """Delete its forks with it."""
 
 
-SessionRow: TypeAlias = InboxSend | InboxDescribe | InboxCancel | InboxDecide | InboxSetAside | InboxTakeBack
+class InboxRewind(msgspec.Struct, frozen=True, kw_only=True, tag="rewind", forbid_unknown_fields=True):
+    """Take the conversation back to an earlier version."""
+
+    to: int | None = None
+    """None = the one before the last input."""
+
+
+class InboxFork(msgspec.Struct, frozen=True, kw_only=True, tag="fork", forbid_unknown_fields=True, omit_defaults=True):
+    """Make a fork of the session; see `refold.lineage.fork`."""
+
+    name: str
+    at: int | None = None
+    model: str | None = None
+    system_prompt: str | None = None
+    results: dict[str, str] = {}
+    keep_run: bool = False
+
+    @property
+    def wanted(self) -> WantedFork:
+        """What is to be made; raises ConfigError where it cannot be."""
+        return WantedFork(
+            at=self.at,
+            name=self.name,
+            options=run_options({"model": self.model}),
+            system_prompt=self.system_prompt,
+            results=self.results,
+            keep_run=self.keep_run,
+        )
+
+
+SessionRow: TypeAlias = (
+    InboxSend | InboxDescribe | InboxCancel | InboxDecide | InboxSetAside | InboxTakeBack | InboxRewind
+)
 """What a row says that becomes an event of its session."""
 
-InboxCommand: TypeAlias = SessionRow | InboxDelete
+InboxCommand: TypeAlias = SessionRow | InboxFork | InboxDelete
 """What a row says. A field that this Refold does not know is refused, and never ignored."""
 
 
@@ -187,7 +231,7 @@ class Inbox:
             raise CommandRejected("a key is not empty; leave it out to have one made")
         checked_key(key)
         cleaned = _cleaned(command)
-        if not isinstance(cleaned, InboxSetAside | InboxDelete):  # What that means stands in the log.
+        if not isinstance(cleaned, InboxSetAside | InboxFork | InboxDelete):  # What that means stands in the log.
             session_command(cleaned, key)
         keyed = msgspec.structs.replace(cleaned, metadata={}) if isinstance(cleaned, InboxSend) else cleaned
         row, new = await self.file.add(
@@ -256,6 +300,8 @@ def session_command(
             return aside_command(named, version, message, part, reason, key), {}
         case InboxTakeBack(version=version, reason=reason):
             return take_back_command(version, reason, key), {}
+        case InboxRewind(to=to):
+            return RewindHistory(to=to, key=key), {}
 
 
 def described_by(command: SessionRow) -> DescribeSession | None:
@@ -319,8 +365,16 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
             )
         case InboxSetAside(reason=reason) | InboxTakeBack(reason=reason):
             return msgspec.structs.replace(command, reason=recorded_reason(reason))
-        case InboxDelete():
+        case InboxDelete() | InboxRewind():
             return command
+        case InboxFork(name=name, system_prompt=prompt, results=results):
+            return msgspec.structs.replace(
+                command,
+                name=checked_identifier(name, "session id"),
+                model=clean_text(command.model) if command.model is not None else None,
+                system_prompt=clean_text(prompt) if prompt is not None else None,
+                results={clean_text(call): clean_text(text) for call, text in results.items()},
+            )
         case InboxDecide(call=call, arguments=arguments):
             return msgspec.structs.replace(
                 command,

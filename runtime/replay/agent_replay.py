@@ -186,9 +186,14 @@ class AgentReplay:
         if isinstance(stimulus, ev.SessionOpened):
             self._ancestors = await ancestors_of(self._store, self._session, batch[0])
         self._failed = []
-        found = await self._user_code(batch, stimulus)
-        found += self._failed
-        decided = await self._decided(batch)
+        found: list[Divergence] = []
+        decided: Divergence | None = None
+        if batch[0].stream == self._stream:
+            found = await self._user_code(batch, stimulus)
+            found += self._failed
+            decided = await self._decided(batch)
+        elif self._decisions is not None:  # A fork's prefix is compared where it lies.
+            self._decisions.fold(batch)
         if decided is not None:
             found.append(decided)
         self._state = evolve_all(SESSION_CORE, events, self._state)

@@ -482,8 +482,10 @@ async def _replay_stream(
     parted = 0
     stream_replay = CoreReplay(head.stream, kind.core, kind.codec, findings.accepts)
     async for batch in Batches(store, head.stream):
-        divergence = stream_replay.fold(batch) if level == "fold" else stream_replay.decide(batch)
-        findings.add(batch, stream_replay.core_version)
+        own = batch[0].stream == head.stream  # What a fork begins with is decided again where it lies.
+        divergence = stream_replay.fold(batch) if level == "fold" or not own else stream_replay.decide(batch)
+        if own:
+            findings.add(batch, stream_replay.core_version)
         if divergence is not None:
             findings.add_divergences([divergence])
             break
@@ -512,7 +514,8 @@ async def _decide_session(store: EventStore, head: StreamHead, findings: _Findin
             findings.streams += 1
             findings.sessions += 1
         divergences += await again.take(batch)
-        findings.add(batch, again.core_version)
+        if batch[0].stream == head.stream:
+            findings.add(batch, again.core_version)
     findings.add_divergences(divergences)
 
 

@@ -225,13 +225,13 @@ class SessionMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def metadata_in(
-    first: RecordedEvent[SessionEvent], user: str | None, metadata: dict[str, str]
+    first: RecordedEvent[SessionEvent], session: SessionId, user: str | None, metadata: dict[str, str]
 ) -> SessionMetadata | None:
     event = first.event
     if not isinstance(event, SessionOpened):
         return None
     return SessionMetadata(
-        session=event.session,
+        session=session,
         agent=event.agent,
         opened_at=first.time,
         graph_entities=event.graph_entities,

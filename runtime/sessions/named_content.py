@@ -10,17 +10,18 @@ from collections.abc import Sequence
 
 import msgspec
 
+from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import Block, Message, ToolResultBlock
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import evolve_all
 from refold.events.model.refused import Part, calls_with_arguments, parts_said
 from refold.events.session import events as ev
-from refold.events.session.commands import SetContentAside, TakeContentBack
+from refold.events.session.commands import ClearHistory, RewindHistory, SetContentAside, TakeContentBack
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.set_aside import first_said
 from refold.events.session.state import SessionState
-from refold.sessions.access import checked_key
+from refold.sessions.access import SessionAccess, checked_key, import_command
 from refold.stores.event_store import EventStore
 from refold.stores.folding import EVENTS_PER_STEP
 
@@ -72,14 +73,14 @@ def aside_command(
         named=(version, message, part),
         parts=tuple(parts),
         at=named.state.version,
-        reason=ev.recorded_reason(reason),
+        reason=recorded_reason(reason),
         key=checked_key(key),
     )
 
 
 def take_back_command(version: int, reason: str, key: str | None) -> TakeContentBack:
     """Return the command that shows again what was set aside."""
-    return TakeContentBack(aside=version, reason=ev.recorded_reason(reason), key=checked_key(key))
+    return TakeContentBack(aside=version, reason=recorded_reason(reason), key=checked_key(key))
 
 
 def _parts_of_result(state: SessionState, call: ToolCallId, part: int | None) -> list[Part]:
@@ -128,3 +129,97 @@ def _messages_of(event: ev.SessionEvent | None) -> tuple[Message, ...]:
 def _require_place(name: str, place: int | None, length: int, version: int) -> None:
     if place is not None and (type(place) is not int or not 0 <= place < length):
         raise ConfigError(f"version {version} has {length} {name}s to name, counted from 0; {place!r:.80} is none")
+
+
+class EditedHistory:
+    """What a person changes in a session's history by hand; a `Session` is one."""
+
+    _access: SessionAccess
+
+    async def import_history(self, messages: Sequence[Message], *, key: str | None = None) -> None:
+        """Put messages of another system at the end of the history.
+
+        What is certain is put right: neighbours of one role become one message, results go to the calls of the answer
+        before them, calls without one get a crash result, and a history that begins with an assistant's message gets
+        a user's before it.
+
+        Raises:
+            CommandRejected: a run is under way, there is nothing to import, or something in it cannot be recorded.
+        """
+        await self._access.ask(*import_command(messages, key))
+
+    async def clear(self, *, key: str | None = None) -> None:
+        """Begin the conversation anew: the next request to the model holds nothing of what was said before.
+
+        The events stay in the log. What was allowed always stays allowed.
+
+        Raises:
+            CommandRejected: a run is under way.
+            PersistenceError: it could not be recorded.
+        """
+        await self._access.ask(ClearHistory(key=checked_key(key)))
+
+    async def set_aside(
+        self,
+        version: int,
+        *,
+        message: int | None = None,
+        part: int | None = None,
+        reason: str = "",
+        key: str | None = None,
+    ) -> None:
+        """Leave what an event brought out of later requests, whole or in part.
+
+        For what a provider refuses for good, where that was not noticed by itself, and for what no model should see
+        again. The event stays in the log, and a note takes its place in the history; of a call the arguments go, and
+        the call stays. `take_back` undoes it.
+
+        Args:
+            version: of the InputQueued, TimerSet, ModelResponded, ToolCallCompleted, ToolCallFailed, ContextPrepared
+                or HistoryImported. Of an imported history it is what users said and tools returned, unless `message`
+                says which.
+            message: only this one of several messages, from 0.
+            part: only this block of the message or the result, from 0.
+            reason: is recorded.
+            key: idempotency key.
+
+        Raises:
+            CommandRejected: a run is under way, or what that event brought is not in what the model is shown.
+            ConfigError: there is no such version, message or part, or it brought nothing that a model is shown.
+        """
+        named = await content_at(self._access.context.store, self._access.session, version)
+        await self._access.ask(aside_command(named, version, message, part, reason, key))
+
+    async def take_back(self, version: int, *, reason: str = "", key: str | None = None) -> None:
+        """Show a model again what was set aside, by hand or by itself.
+
+        Args:
+            version: of the InputSetAside.
+            reason: is recorded.
+            key: idempotency key.
+
+        Raises:
+            CommandRejected: a run is under way; or it set nothing aside, is back already, was summarised or cleared,
+                or more of the same message was set aside later, which goes first.
+        """
+        await self._access.ask(take_back_command(version, reason, key))
+
+    async def rewind(self, at: int | None = None, *, key: str | None = None) -> int:
+        """Take the conversation back: the next request holds what it held after an earlier version, and no more.
+
+        What was said since stays in the log, and what it cost and what tools did is not undone. What was allowed always
+        since is asked for again; reminders stay. To go on from a place inside a run, or before a summary, fork there.
+
+        Args:
+            at: that version; None = the one before the last input.
+            key: idempotency key.
+
+        Returns:
+            The version of the event that says so; 0 = there was nothing to take back.
+
+        Raises:
+            CommandRejected: a run is under way, now or after that version, or the history was summarised or cleared
+                since.
+            PersistenceError: it could not be recorded.
+        """
+        return (await self._access.ask(RewindHistory(to=at, key=checked_key(key)))).version

@@ -24,7 +24,6 @@ from refold.events.model.cooperative import ITEMS_PER_STEP
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
-    ClearHistory,
     DescribeSession,
     ResumeRun,
     SendInput,
@@ -34,6 +33,7 @@ from refold.events.session.events import SessionEvent
 from refold.events.session.state import SessionState, results_message
 from refold.events.views.statistics import SessionStatistics
 from refold.events.views.steps import Step
+from refold.lineage.fork import Results, WantedFork, fork_in
 from refold.metrics.reading import read_steps, read_stream_statistics
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
@@ -46,13 +46,12 @@ from refold.sessions.access import (
     checked_name,
     checked_time,
     describe_command,
-    import_command,
     input_blocks,
     metadata_in,
     run_options,
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
-from refold.sessions.named_content import aside_command, content_at, take_back_command
+from refold.sessions.named_content import EditedHistory
 from refold.sessions.outcome import RunResult, Spent, TurnResult
 from refold.sessions.people import SessionForPeople
 from refold.sessions.run_handle import RunHandle, known_run
@@ -66,7 +65,7 @@ EVENTS_PAGE = 1000
 """How many events are read from the log at once."""
 
 
-class Session(SessionForPeople, Generic[Out_co]):
+class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
     """One conversation of an `AgentRuntime`; get it from `AgentRuntime.session`."""
 
     def __init__(
@@ -79,6 +78,7 @@ class Session(SessionForPeople, Generic[Out_co]):
     ) -> None:
         self.id = session
         self._context = context
+        self._output_type = output_type
         self._access = SessionAccess(context, session, output_type, deps, described)
 
     async def send(
@@ -335,73 +335,46 @@ class Session(SessionForPeople, Generic[Out_co]):
         """Let an open run go on that was parked, goes step by step, or waits because of `auto_resume=False`."""
         await self._access.ask(ResumeRun(tools=self._context.tools_of(None).names(), asked=True))
 
-    async def import_history(self, messages: Sequence[Message], *, key: str | None = None) -> None:
-        """Put messages of another system at the end of the history.
+    async def fork(
+        self,
+        at: int | None = None,
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        system_prompt: str | None = None,
+        results: Results | None = None,
+        keep_run: bool = False,
+    ) -> "Session[Out_co]":
+        """Return a new session that goes on from a place in this one, which does not change.
 
-        What is certain is put right: neighbours of one role become one message, results go to the calls of the answer
-        before them, calls without one get a crash result, and a history that begins with an assistant's message gets
-        a user's before it.
+        It costs one event, wherever the place is. What tools did before it is not done again. Inputs that waited there
+        or were scheduled stay with this session. Memories with a user's scope are the user's in both.
+
+        Args:
+            at: the version of the last event that both have: the end of a batch. None = the last one.
+            name: of the fork; None = `alice~57`. The same fork made twice under one name is one.
+            model: that its runs ask; None = as the agent has it. So is the prompt.
+            system_prompt: what it is told in place of the agent's text.
+            results: what calls that are open there are answered with, by their ids; the run waits for `resume` then.
+            keep_run: a run that is open there waits in the fork until `resume`; else it ends as cancelled there. Calls
+                that had begun, unless they are pure, are answered: their outcome is not known.
 
         Raises:
-            CommandRejected: a run is under way, there is nothing to import, or something in it cannot be recorded.
-        """
-        await self._access.ask(*import_command(messages, key))
-
-    async def clear(self, *, key: str | None = None) -> None:
-        """Begin the conversation anew: the next request to the model holds nothing of what was said before.
-
-        The events stay in the log. What was allowed always stays allowed.
-
-        Raises:
-            CommandRejected: a run is under way.
+            ConfigError: there is no such version, a batch goes on behind it, or an argument makes no sense.
+            CommandRejected: there is another session of that name.
             PersistenceError: it could not be recorded.
         """
-        await self._access.ask(ClearHistory(key=checked_key(key)))
-
-    async def set_aside(
-        self,
-        version: int,
-        *,
-        message: int | None = None,
-        part: int | None = None,
-        reason: str = "",
-        key: str | None = None,
-    ) -> None:
-        """Leave what an event brought out of later requests, whole or in part.
-
-        For what a provider refuses for good, where that was not noticed by itself, and for what no model should see
-        again. The event stays in the log, and a note takes its place in the history; of a call the arguments go, and
-        the call stays. `take_back` undoes it.
-
-        Args:
-            version: of the InputQueued, TimerSet, ModelResponded, ToolCallCompleted, ToolCallFailed, ContextPrepared
-                or HistoryImported. Of an imported history it is what users said and tools returned, unless `message`
-                says which.
-            message: only this one of several messages, from 0.
-            part: only this block of the message or the result, from 0.
-            reason: is recorded.
-            key: idempotency key.
-
-        Raises:
-            CommandRejected: a run is under way, or what that event brought is not in what the model is shown.
-            ConfigError: there is no such version, message or part, or it brought nothing that a model is shown.
-        """
-        named = await content_at(self._context.store, self.id, version)
-        await self._access.ask(aside_command(named, version, message, part, reason, key))
-
-    async def take_back(self, version: int, *, reason: str = "", key: str | None = None) -> None:
-        """Show a model again what was set aside, by hand or by itself.
-
-        Args:
-            version: of the InputSetAside.
-            reason: is recorded.
-            key: idempotency key.
-
-        Raises:
-            CommandRejected: a run is under way; or it set nothing aside, is back already, was summarised or cleared,
-                or more of the same message was set aside later, which goes first.
-        """
-        await self._access.ask(take_back_command(version, reason, key))
+        self._context.require_open()
+        wanted = WantedFork(
+            at=at,
+            name=name,
+            options=run_options({"model": model}),
+            system_prompt=system_prompt,
+            results=results,
+            keep_run=keep_run,
+        )
+        made = await fork_in(self._context, self.id, wanted)
+        return Session(self._context, made.session, self._output_type, self._access.deps)
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; open calls have a result that says so."""
@@ -459,7 +432,7 @@ class Session(SessionForPeople, Generic[Out_co]):
         if not first:
             return None
         user, metadata = await self._access.read(lambda state: (state.user, dict(state.metadata)))
-        return metadata_in(first[0], user, metadata)
+        return metadata_in(first[0], self.id, user, metadata)
 
     async def describe(self, *, user: str | None = None, metadata: Mapping[str, str | None] | None = None) -> None:
         """Say whose the session is, and what the application has to say of it; return when that is durable.

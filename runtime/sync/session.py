@@ -20,6 +20,7 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Json
 from refold.events.core.ids import RunId, SessionId
 from refold.events.session.events import SessionEvent
+from refold.lineage.fork import Results
 from refold.publishing.notifications import Published, RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import Input, RunOverrides
@@ -248,6 +249,7 @@ class SyncSession(Generic[Out_co]):
     resume = blocking(Session.resume)
     import_history = blocking(Session.import_history)
     clear = blocking(Session.clear)
+    rewind = blocking(Session.rewind)
     set_aside = blocking(Session.set_aside)
     take_back = blocking(Session.take_back)
     history = blocking(Session.history)
@@ -270,6 +272,32 @@ class SyncSession(Generic[Out_co]):
         """
         found = self.loop_thread.run(self.asynchronous.children)
         return [SyncSession(self.loop_thread, child, self._read) for child in found]
+
+    def fork(
+        self,
+        at: int | None = None,
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        system_prompt: str | None = None,
+        results: Results | None = None,
+        keep_run: bool = False,
+    ) -> "SyncSession[Out_co]":
+        """Return a new session that goes on from a place in this one; see `Session.fork`.
+
+        Raises:
+            ConfigError: there is no such version, a batch goes on behind it, or an argument makes no sense.
+            CommandRejected: there is another session of that name.
+            PersistenceError: it could not be recorded.
+
+        This blocks the calling thread. An interrupt, such as Ctrl-C, counts as the cancellation of its task.
+        """
+        made = self.loop_thread.run(
+            lambda: self.asynchronous.fork(
+                at, name=name, model=model, system_prompt=system_prompt, results=results, keep_run=keep_run
+            )
+        )
+        return SyncSession(self.loop_thread, made, self._read)
 
     def stream(
         self,

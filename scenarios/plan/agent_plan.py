@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from refold.actors.calls.policy import Policy
+from refold.actors.calls.policy import Policy, ProposedCall
 from refold.actors.calls.tool_context import ToolContext
 from refold.agents.agent import Agent
 from refold.events.core.errors import ToolError
@@ -151,7 +151,7 @@ def _result(behaviour: Behaviour, ctx: ToolContext[object], arguments: dict[str,
 
 
 def _policy(kind: PolicyKind) -> Policy | None:
-    def judge(call: ev.ProposedCall) -> ev.PolicyDecision | None:
+    def judge(call: ProposedCall) -> ev.PolicyDecision | None:
         match kind:
             case "denies":
                 return ev.Deny(reason="nobody may")

@@ -24,6 +24,7 @@ from refold.events.core.ids import PayloadHash
 from refold.events.core.records import EncodedBatch, Snapshot, first_chain, next_chain
 from refold.stores.append_rules import check_append, check_snapshot
 from refold.stores.event_store import Tombstone
+from refold.stores.forked import origin_in
 from refold.stores.jsonl.format import (
     LINE_BYTES_MAX,
     BatchLine,
@@ -259,7 +260,7 @@ class LinesCheck:
         check_append((batch,), {})
         stream = batch.stream
         head = self._heads.get(stream) or self.find_head(stream)
-        version, before = head if head is not None else (0, first_chain(stream))
+        version, before = head if head is not None else (self._begins_behind(batch), first_chain(stream))
         if batch.expected_version != version:
             raise ValueError(
                 f"version {line.version} of stream {stream!r} follows version {version}; a line is missing, or twice"
@@ -271,6 +272,12 @@ class LinesCheck:
                 f"the batch of stream {stream!r} does not hash to its chain: it, or one before, was edited"
             )
         return CheckedBatch(line.position, batch, chain)
+
+    def _begins_behind(self, batch: EncodedBatch) -> int:
+        """Return the version behind which a new stream begins: 0, or that of the event which a fork goes on from."""
+        place = origin_in(batch, batch.expected_version + 1)
+        origin = self._heads.get(place.stream) or self.find_head(place.stream) if place is not None else None
+        return place.version if place is not None and origin is not None and origin[0] >= place.version else 0
 
     def _end(self, line: EndLine) -> None:
         place = self._place

@@ -31,7 +31,11 @@ async def traces_of(store: EventStore, streams: Sequence[StreamHead]) -> tuple[s
     for head in streams:
         version = 0
         while page := await store.read_stream(head.stream, after_version=version, limit=EVENTS_PER_PAGE):
-            traces += [event.chain.hex() for event in page if event.chain is not None and event.chain != head.chain]
+            traces += [
+                event.chain.hex()
+                for event in page
+                if event.chain is not None and event.chain != head.chain and event.stream == head.stream
+            ]
             version = page[-1].version
     return tuple(traces[:: -(-len(traces) // TRACES_MAX) or 1])
 

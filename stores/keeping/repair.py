@@ -204,6 +204,10 @@ class _Salvage:
         self._payloads_of = payloads_of
         self._removed_position = 0
         self._cut: list[CutStream] = []
+        self._kept: dict[str, int] = {}
+        """The last version of each stream that is kept."""
+        self._origins: dict[int, tuple[str, int]] = {}
+        """Of the forks among the streams: what each goes on from."""
         self._lost_payloads: set[str] = set()
 
     def run(self, lines: BinaryIO) -> _Salvaged:
@@ -215,6 +219,7 @@ class _Salvage:
         self._drop_deleted()
         for (stream,) in self._scratch.execute("SELECT DISTINCT stream FROM events ORDER BY stream").fetchall():
             self._take_stream(stream)
+        self._drop_forks()
         self._note_missing_streams()
         self._note_missing_payloads()
         said = acknowledged(self._log)
@@ -306,7 +311,7 @@ class _Salvage:
             if self._is_name(name)
         ]
         (last,) = self._scratch.execute("SELECT max(version) FROM events WHERE stream = ?", (stream,)).fetchone()
-        name, reason, kept = "", "its name is lost", 0
+        name, reason, kept = "", "its name is lost", self._begins_behind(stream)
         chain, last_position = b"", 0
         while True:
             for tried in [name] if name else names:
@@ -328,8 +333,40 @@ class _Salvage:
         said = name or (names[0] if len(names) == 1 else f"?/{stream}")
         (end,) = self._scratch.execute("SELECT max(version) FROM ends WHERE name = ?", (said.encode(),)).fetchone()
         self._scratch.execute("DELETE FROM ends WHERE name = ?", (said.encode(),))
+        if name:
+            self._kept[name] = kept
         if kept < max(end or 0, last):
+            kept = kept if name else 0
             self._cut.append(CutStream(stream=said, kept=kept, lost_to=max(end or 0, last), reason=reason))
+
+    def _begins_behind(self, stream: int) -> int:
+        """Return the version behind which the first batch of a stream stands, if it is that of a fork; else 0."""
+        (first,) = self._scratch.execute(
+            "SELECT min(version) FROM events WHERE stream = ? AND version > 0", (stream,)
+        ).fetchone()
+        for _, row in self._events(stream, first, first) if first else ():
+            correlation, causation = row.values[6], row.values[7]
+            if first > 1 and isinstance(causation, bytes) and causation == correlation:
+                origin, _, version = causation.rpartition(b"@")
+                if origin and version == b"%d" % (first - 1):
+                    self._origins[stream] = origin.decode(errors="replace"), first - 1
+                    return int(first) - 1
+        return 0
+
+    def _drop_forks(self) -> None:
+        """Leave out the forks of which the beginning is lost, and those that go on from these."""
+        lost = {
+            stream: origin for stream, (origin, version) in self._origins.items() if self._kept.get(origin, 0) < version
+        }
+        for stream, origin in lost.items():
+            del self._origins[stream]
+            rows = self._scratch.execute("SELECT DISTINCT name FROM batches WHERE stream = ?", (stream,)).fetchall()
+            for (name,) in rows:
+                reason = f"what it goes on from, in {origin}, is lost"
+                self._cut.append(CutStream(stream=name, kept=0, lost_to=self._kept.pop(name), reason=reason))
+            self._scratch.execute("DELETE FROM batches WHERE stream = ?", (stream,))
+        if lost:
+            self._drop_forks()
 
     def _batch(
         self, name: str, stream: int, version: int, chain: bytes, after_position: int

@@ -14,6 +14,7 @@ from refold.events.core.errors import LogFormatError, LogInUse, StreamDeleted, W
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StreamHead, first_chain, next_chain
 from refold.stores.append_rules import FaultPoint
+from refold.stores.forked import forks_at
 from refold.stores.guarding.acknowledged import Acknowledged
 from refold.stores.guarding.log_place import LogPlace
 from refold.stores.sqlite.connection import persistence_error, primary_code
@@ -157,6 +158,10 @@ class LogWriter:
         for batch in batches:
             stream = batch.stream
             stream_id, version, chain, _ = heads.get(stream) or self._heads.get(stream) or self._find_or_add(stream)
+            if batch.begins_fork and not version:
+                version = self._begins_behind(batch)
+            elif batch.begins_fork:
+                raise WrongExpectedVersion(stream, 0, version)
             if version != batch.expected_version:
                 raise WrongExpectedVersion(stream, batch.expected_version, version)
             chain = next_chain(chain, batch)
@@ -200,6 +205,12 @@ class LogWriter:
         stream_id = self._connection.execute(ADD_STREAM, (stream, chain)).lastrowid
         assert stream_id is not None
         return stream_id, 0, chain, ""
+
+    def _begins_behind(self, batch: EncodedBatch) -> int:
+        """Return the version that a new fork goes on from; 0 = the log does not have it."""
+        place = forks_at(batch)
+        row = self._connection.execute(FIND_HEAD, (place.stream,)).fetchone() if place is not None else None
+        return place.version if place is not None and row is not None and row[1] >= place.version else 0
 
     def _watch_wal(self) -> None:
         """Say so, now and then, if the WAL grows without end, which costs disk and makes every read slower."""
@@ -365,7 +376,7 @@ class LogWriter:
         """Read the ends of the streams again to tell what became of a COMMIT that failed."""
         before: dict[str, int] = {}
         for batch in batches:
-            before.setdefault(batch.stream, batch.expected_version)
+            before.setdefault(batch.stream, 0 if batch.begins_fork else batch.expected_version)
         after = {place.stream: (place.version, place.chain) for place in appended}
         found = {stream: self._stored_end(stream) for stream in before}
         if not batches:

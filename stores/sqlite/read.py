@@ -12,10 +12,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+from refold.events.core.codec import tag_of
 from refold.events.core.ids import EventRef, PayloadHash, StreamName
 from refold.events.core.records import Snapshot, StoredEvent, StreamHead
 from refold.stores.append_rules import INTEGER_MAX, INTEGER_MIN
 from refold.stores.event_store import ListedPayload, Tombstone
+from refold.stores.forked import joined, origin_in
 from refold.stores.guarding.acknowledged import Acknowledged
 
 READ_STREAM: Final = """
@@ -42,6 +44,13 @@ STREAMS_WITH: Final = """
     WHERE position > ?1 AND position <= ?1 + ?2 AND data > CAST(?3 AS TEXT) AND data < CAST(?3 AS TEXT) || '~'
 """
 _LAST_POSITION: Final = "SELECT max(position) FROM events"
+_BEGINS_LATER: Final = """
+    SELECT name FROM streams WHERE name = CAST(? AS TEXT)
+    AND NOT EXISTS (SELECT 1 FROM events WHERE stream = streams.id AND version = 1)
+"""
+_FIRST_OF_STREAM: Final = """
+    SELECT min(version) FROM events WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT))
+"""
 _HEAD: Final = "SELECT name, version, chain, pending FROM streams WHERE name = CAST(? AS TEXT)"
 
 # No name holds the byte 0xFF, so the names that begin with a prefix are those from it up to it and that byte.
@@ -78,8 +87,17 @@ _EventRow = tuple[int, int, int, int, bytes, bytes | None, bytes | None, bytes |
 def read_stream(
     connection: sqlite3.Connection, stream: str, after_version: int, limit: int | None
 ) -> list[StoredEvent]:
-    rows = connection.execute(READ_STREAM, (_text(stream), _bounded(after_version), _limit(limit))).fetchall()
-    return _stored_events(StreamName(stream), rows)
+    def read_own(name: StreamName, after: int, most: int | None) -> list[StoredEvent]:
+        rows = connection.execute(READ_STREAM, (_text(name), _bounded(after), _limit(most))).fetchall()
+        return _stored_events(name, rows)
+
+    return joined(read_own, stream, after_version, limit)
+
+
+def names_of_forks(connection: sqlite3.Connection, streams: Sequence[str]) -> set[str]:
+    """Return those of some streams that do not begin with their own version 1."""
+    found = (connection.execute(_BEGINS_LATER, (_text(stream),)).fetchone() for stream in streams)
+    return {row[0].decode() for row in found if row is not None}
 
 
 def read_outlines(
@@ -91,7 +109,8 @@ def read_outlines(
         end = head(connection, stream)
         last = end.version if end is not None else 0
         rows = connection.execute(READ_OUTLINE, (_text(stream), first, last, beginning)).fetchall()
-        found.append(_stored_events(StreamName(stream), rows))
+        events = _stored_events(StreamName(stream), rows)
+        found.append(events if not events or events[0].version <= first else _outline(connection, events, first, tag))
     return found
 
 
@@ -102,6 +121,27 @@ def streams_with(
     rows = connection.execute(STREAMS_WITH, (after_position, positions, beginning)).fetchall()
     (last,) = connection.execute(_LAST_POSITION).fetchone()
     return [_stream_name(name) for (name,) in rows], last is not None and last > after_position + positions
+
+
+def _outline(connection: sqlite3.Connection, found: list[StoredEvent], first: int, tag: str) -> list[StoredEvent]:
+    """Return the outline of a fork, given what was found as that of another stream.
+
+    Its first events are its own, and the last one of the type may be of its prefix.
+    """
+    stream = found[-1].stream
+    [begin] = connection.execute(_FIRST_OF_STREAM, (_text(stream),)).fetchone()
+    own = read_stream(connection, stream, begin - 1, first)
+    if (place := origin_in(own[0], begin)) is None:
+        return found
+    told = [event for event in (*own, *found[:-1]) if tag_of(event.data) == tag][-1:]
+    beginning = f'{{"type":"{tag}"'.encode()
+    while not told and place is not None:
+        rows = connection.execute(READ_OUTLINE, (_text(place.stream), 0, place.version, beginning)).fetchall()
+        told = [event for event in _stored_events(place.stream, rows) if tag_of(event.data) == tag][-1:]
+        [begin] = connection.execute(_FIRST_OF_STREAM, (_text(place.stream),)).fetchone()
+        place = origin_in(read_stream(connection, place.stream, begin - 1, 1)[0], begin)
+    outline = [*own, *(event for event in told if event not in own)]
+    return outline if outline[-1] == found[-1] else [*outline, found[-1]]
 
 
 def read_all(connection: sqlite3.Connection, after_position: int, limit: int) -> list[StoredEvent]:

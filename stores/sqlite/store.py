@@ -237,6 +237,10 @@ class SQLiteStore:
             position += POSITIONS_PER_READ
         return sorted(names)
 
+    async def names_of_forks(self, streams: Sequence[str]) -> set[str]:
+        """Return those of some streams that do not begin with their own version 1; see `refold.stores.forked`."""
+        return await self._read(f"the streams of {self._name} cannot be listed", sqlite_read.names_of_forks, streams)
+
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
         check_limit(limit)
         return await self._read(

@@ -66,6 +66,7 @@ WEIGHTS: dict[str, int] = {
     "CancelRun": 1,
     "ResumeRun": 1,
     "ClearHistory": 1,
+    "RewindHistory": 1,
     "SetContentAside": 1,
     "TakeContentBack": 1,
     "ImportHistory": 1,

@@ -21,7 +21,7 @@ from refold import (
     TextBlock,
     tool,
 )
-from refold.events.session.events import ProposedCall
+from refold.actors.calls.policy import ProposedCall
 from refold.scenarios import Abandon, Cancel, Say, Scenario, SimulationReport, Simulator
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.scenario import AnyAct, StoreName, WireName

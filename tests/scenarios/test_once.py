@@ -3,7 +3,8 @@
 import pytest
 
 from refold import Agent, AgentConfig, ScriptedProvider, tool
-from refold.events.session.events import Ask, ProposedCall
+from refold.actors.calls.policy import ProposedCall
+from refold.events.session.events import Ask
 from refold.scenarios import Say, Scenario, SimulationReport, Simulator, faults
 
 

@@ -19,6 +19,7 @@ async def delete(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Also where a run is open, which ends as cancelled.")
     ] = False,
+    forks: Annotated[bool, typer.Option("--forks", help="Also its forks, which begin with its events.")] = False,
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
@@ -33,9 +34,9 @@ async def delete(
 
     Afterwards traces of it are looked for in the bytes of the log's files, where no runtime has them open.
 
-    Exits 1 if a run is open, the session goes with another one, or traces of it were found. Exits 3 if the runtime that
-    owns the log does not do it in time; the command stays in the inbox then. Done once more, it completes what was
-    interrupted.
+    Exits 1 if a run is open, the session has forks or goes with another one, or traces of it were found. Exits 3 if the
+    runtime that owns the log does not do it in time; the command stays in the inbox then. Done once more, it completes
+    what was interrupted.
 
     JSON: {log, session, streams, deleted_before, events, payloads, shared_payloads, checkpoints, commands, named_in:
     [{stream, events, versions}], wiped, remains}; `remains` names the log's files in which traces of it were found, and
@@ -44,7 +45,7 @@ async def delete(
     from refold.keeping.deletion import Deletion, looked_for
     from refold.remote.protocol import InboxDelete
 
-    what = await given(log, session, InboxDelete(cancel=cancel), key, timeout_s)
+    what = await given(log, session, InboxDelete(cancel=cancel, forks=forks), key, timeout_s)
     if not isinstance(what.outcome, Deletion):
         return tell_given(log, what, f"session {one_line(session)} is deleted", as_json, goes_on=False)
     deletion = await looked_for(log, what.outcome) if what.directly else what.outcome

@@ -65,10 +65,11 @@ async def sessions(
     With --deleted it lists deleted sessions, of which only a tombstone is left: how many events they had, and, as
     the time of the last one, when they were deleted.
 
-    One that a call of a subagent began is listed with the session of that call, its parent.
+    One that a call of a subagent began is listed with the session of that call, its parent; a fork with the event that
+    it goes on from.
 
-    JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending, parent, user, metadata}]};
-    times are microseconds since the epoch.
+    JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending, parent, forked_from, user,
+    metadata}]}; times are microseconds since the epoch.
     """
     from refold.inspection.log_reading import opened
     from refold.inspection.session_view import deleted_sessions, list_sessions
@@ -97,12 +98,18 @@ def _write_table(listed: "list[ListedSession]", nothing: str) -> None:
         to.print(nothing)
         return
     with_parents, with_users = any(session.parent for session in listed), any(session.user for session in listed)
-    columns = [*(["PARENT"] if with_parents else []), *(["USER"] if with_users else [])]
+    with_forks = any(session.forked_from for session in listed)
+    columns = [
+        *(["PARENT"] if with_parents else []),
+        *(["FORK OF"] if with_forks else []),
+        *(["USER"] if with_users else []),
+    ]
     rows = table("SESSION", *columns, "STATUS", "#EVENTS", "LAST EVENT", "FIRST INPUT")
     for session in listed:
         rows.add_row(
             cell(session.session, 40),
             *([cell(session.parent or "", 40)] if with_parents else []),
+            *([cell((session.forked_from or "").partition("/")[2], 40)] if with_forks else []),
             *([cell(session.user or "", 40)] if with_users else []),
             session.status,
             f"{session.version:,}",

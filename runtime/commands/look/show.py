@@ -47,11 +47,11 @@ async def show(
     hash the log keeps all of it; --payload writes that, byte for byte: a text, or an image's file. Of a request the
     last 20 messages are shown, with --full all.
 
-    JSON: {session, parent, agent, model, status, version, last_version, at, usage, run, queue: [{run, content,
-    due_at, every}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, ...}]}. With
-    --events: {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
-    causation}]}; of another stream the same with stream in place of session. With --request: {session, version,
-    request: {model, system_prompt, messages, tools, ...}, recalled, prepared, open, sent, as_sent}. Times are
+    JSON: {session, parent, forked_from, agent, model, status, version, last_version, at, usage, run, queue: [{run,
+    content, due_at, every}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version,
+    ...}]}. With --events: {session, version, last_version, events: [{stream, version, position, time, event, batch,
+    correlation, causation}]}; of another stream the same with stream in place of session. With --request: {session,
+    version, request: {model, system_prompt, messages, tools, ...}, recalled, prepared, open, sent, as_sent}. Times are
     microseconds since the epoch.
     """
     from refold.inspection.log_reading import opened, other_stream, session_head

@@ -23,6 +23,8 @@ def write_conversation(to: "Console", view: SessionView, *, full: bool = False) 
     write_paragraph(to, who, style="bold")
     if view.parent is not None:
         write_paragraph(to, f"a subagent's session, begun by a call in {one_line(str(view.parent))}")
+    if view.forked_from is not None:
+        write_paragraph(to, f"a fork, which goes on from {one_line(str(view.forked_from))}")
     if view.user is not None or view.metadata:
         said = [f"{key}={value}" for key, value in view.metadata.items()]
         whose = [f"user {view.user}"] if view.user is not None else []

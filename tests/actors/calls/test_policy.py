@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from refold.actors.calls.policy import policy_verdicts
+from refold.actors.calls.policy import ProposedCall, policy_verdicts
 from refold.events import ToolSpec, ToolUseBlock
 from refold.events.core.cleaning import REASON_CHARACTERS_MAX, recorded_reason
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.run_context import RunContext
-from refold.events.session.events import ProposedCall, Verdict
+from refold.events.session.events import Verdict
 from refold.events.session.normalise import NormalisedResponse
 
 LOOK = ToolSpec(name="look", description="", input_schema={"type": "object"}, tier="observe", effect="pure")

@@ -83,6 +83,7 @@ def _without_past(state: SessionState) -> SessionState:
         accepted=0,
         asides={},
         cleared_calls={},
+        marks=[],
         keys={key: msgspec.structs.replace(record, digest="", finished=None) for key, record in state.keys.items()},
     )
 

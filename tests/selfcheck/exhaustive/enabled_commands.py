@@ -140,6 +140,7 @@ class EnabledCommands:
             yield Move(commands.ClearHistory(), observed.has_history and observed.open_run is None)
             if "clear" in self._scope.keyed:
                 yield Move(commands.ClearHistory(key="clear"))
+            yield Move(commands.RewindHistory(to=FOREIGN_VERSION), foreign=True)
         if self._scope.refuses:
             yield Move(
                 commands.SetContentAside(named=(FOREIGN_VERSION, None, None), parts=(), at=FOREIGN_VERSION),
