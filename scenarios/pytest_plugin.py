@@ -9,12 +9,18 @@ first; if it breaks a promise, the test fails with the smallest scenario that do
 the test runs, and may ask for the fixtures `refold_scenario` and `refold_report` to look at what was played and what
 came of it.
 
-Nothing of Refold is imported before a test with the marker is run.
+A file whose name ends in `.refold` is a test as well: `pytest bug.refold` replays the bundle with the agent that it was
+made with, or the one that the setting `refold_agent = "app:agent"` names, and fails where something differs or was not
+compared. `bug.expected.json` beside it holds the differences that are meant (`refold replay --write-expect`); one that
+does not occur any more fails it, too.
+
+Nothing of Refold is imported before a test with the marker, or a bundle, is run.
 """
 
 import inspect
 from collections.abc import Generator, Iterable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
     from refold.scenarios.simulator import Simulator
 
 MARKER = "refold_scenarios"
+
+AGENT_SETTING = "refold_agent"
 
 SEEDS = 20
 """How many seeds are played if the marker says nothing else."""
@@ -48,6 +56,51 @@ def pytest_configure(config: pytest.Config) -> None:
         "scenarios, drawn from seeds, that the agent must live through; seeds may be a number or a collection of them, "
         "agent a refold.Agent, a function without arguments that makes one, or module:attribute of either.",
     )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Make the setting known."""
+    parser.addini(AGENT_SETTING, "module:attribute of the agent that bundles (*.refold) are replayed with", default="")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "BundleFile | None":
+    """Take a bundle as a file of one test."""
+    if file_path.suffix != ".refold":
+        return None
+    return BundleFile.from_parent(parent, path=file_path)
+
+
+class BundleFile(pytest.File):
+    """A bundle."""
+
+    def collect(self) -> Iterable[pytest.Item]:
+        """Return its one test."""
+        return [BundleReplay.from_parent(self, name="replay")]
+
+
+class BundleReplay(pytest.Item):
+    """The replay of a bundle."""
+
+    def runtest(self) -> None:
+        """Replay the bundle, and fail where it is not as it was recorded, but for what is meant."""
+        from refold.agents.loading import load_agent
+        from refold.replay import MeantDifferences, read_manifest, replay_sync
+
+        name = self.config.getini(AGENT_SETTING) or read_manifest(self.path).agent
+        expected = self.path.with_suffix(".expected.json")
+        meant = MeantDifferences.read(expected) if expected.exists() else MeantDifferences()
+        report = replay_sync(self.path, agent=load_agent(name) if name else None, meant=meant)
+        lines = [f"changed: {change}" for change in report.changes] if report.divergences else []
+        lines += [f"differs: {kind.first}: {kind.said}" for kind in report.kinds]
+        lines += [f"expected, and does not occur any more: {each.path}: {each.said or '*'}" for each in report.unmet]
+        lines += [f"not compared: {line}" for line in report.missing()] if not lines else []
+        if lines:
+            pytest.fail("\n".join(lines), pytrace=False)
+        report.raise_for_divergence()
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return how the test is called."""
+        return self.path, None, f"replay of {self.path.name}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

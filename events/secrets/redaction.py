@@ -260,6 +260,10 @@ class Redaction:
                 if match.end() > match.start():
                     yield match.span()
 
+    def holds_value(self, text: str) -> bool:
+        """Return whether one of the exact values is in `text`, however it is spelled."""
+        return self._without_values(text) != text
+
     @property
     def has_patterns(self) -> bool:
         """Whether what it finds cannot be told from its beginning."""

@@ -14,6 +14,7 @@ import typer
 from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
 from refold.commands.keep.backup import backup
+from refold.commands.keep.bundle import bundle
 from refold.commands.keep.compact import compact
 from refold.commands.keep.delete import delete
 from refold.commands.keep.repair import repair
@@ -73,6 +74,7 @@ for command in (
     check,
     export,
     backup,
+    bundle,
     repair,
     delete,
     retain,

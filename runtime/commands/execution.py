@@ -6,8 +6,9 @@ program could take for an answer, and never with a traceback. A traceback is a f
 
 import asyncio
 import os
+import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -102,7 +103,25 @@ KindOption = Annotated[
         "The core of a kind of actors of your own, such as book=app.books:OrderBook. May be given again.",
     ),
 ]
+AgentOption = Annotated[str | None, option("--agent", "AGENT", "module:attribute of the agent that decides.")]
+DepsOption = Annotated[
+    str | None, option("--deps", "DEPS", "module:attribute of what --agent depends on here, as Agent(deps=…).")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of text.")]
+
+
+def compiled_patterns(given: Iterable[str]) -> list[re.Pattern[str]]:
+    """Return the regular expressions of options.
+
+    Raises:
+        ConfigError: one is none.
+    """
+    from refold.events.core.errors import ConfigError
+
+    try:
+        return [re.compile(each) for each in given]
+    except re.error as error:
+        raise ConfigError(f"a pattern is no regular expression: {error}") from error
 
 
 P = ParamSpec("P")

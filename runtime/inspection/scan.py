@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import msgspec
 
-from refold.events.core.errors import PersistenceError
+from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import kind_and_identifier
 from refold.events.secrets.redaction import Redaction
 from refold.events.secrets.spellings import ESCAPES, unescaped, without_pauses
@@ -273,6 +273,16 @@ def _scan_file(path: Path, wanted: SoughtSecrets, report: _Report) -> None:
         report.add(FoundSecret(kind=kind, masked=masked, file=path.name, times=times))
 
 
-def named_values(variables: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of variables of the environment, by what they are reported as; those not set are left out."""
-    return {f"value of {name}": environment[name].strip() for name in variables if environment.get(name, "").strip()}
+def required_values(variables: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of variables of the environment, by what they are reported as.
+
+    Raises:
+        ConfigError: one is not set.
+    """
+    values: dict[str, str] = {}
+    for name in variables:
+        value = environment.get(name, "").strip()
+        if not value:
+            raise ConfigError(f"the variable {name} is not set in the environment; nothing was looked for")
+        values[f"value of {name}"] = value
+    return values

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from refold.replay.log_replay import replay as replay
     from refold.replay.log_replay import replay_sync as replay_sync
     from refold.replay.log_replay import state_at as state_at
+    from refold.replay.manifest import BundleManifest as BundleManifest
+    from refold.replay.manifest import read_manifest as read_manifest
     from refold.replay.meant import MeantDifferences as MeantDifferences
     from refold.replay.meant import write_expected as write_expected
 else:
@@ -27,6 +29,7 @@ else:
             "refold.inspection.request_view": "recorded_request RecordedRequest",
             "refold.inspection.tail": "follow_log",
             "refold.replay.log_replay": "Level NotReplayed replay replay_sync ReplayReport state_at",
+            "refold.replay.manifest": "BundleManifest read_manifest",
             "refold.replay.meant": "MeantDifferences write_expected",
         },
     )

@@ -40,16 +40,15 @@ from refold.events.model.messages import (
 )
 from refold.events.model.refused import GuardrailTrip
 from refold.events.model.request import applied, form_of, plain_request, prepared_of
+from refold.events.secrets.redaction import NOTHING_SECRET
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
-from refold.events.session.state import SessionState
-from refold.replay.comparing import Accepts, Comparison, Mismatch
+from refold.replay.comparing import Accepts, Comparison, Mismatch, is_of_taken_out
 from refold.replay.core_replay import (
     AFTER_A_DIFFERENCE,
     AFTER_MEANT,
     EFFECTS_DIGEST,
     PARTED_MAX,
-    CoreReplay,
     Divergence,
     Tally,
     What,
@@ -57,6 +56,7 @@ from refold.replay.core_replay import (
 )
 from refold.replay.current_agent import (
     CurrentAgent,
+    CurrentDecisions,
     PastRecalling,
     RecordedResult,
     answer_now,
@@ -65,6 +65,7 @@ from refold.replay.current_agent import (
     result_now,
 )
 from refold.replay.kinds_of_difference import ConfigurationChanges, changed_configuration
+from refold.replay.manifest import BundleManifest
 from refold.stores.event_store import EventStore
 from refold.tools.dry_run import ActedInDryRun, DryRun, FailedInDryRun, NotComparable, NotOpened
 
@@ -74,6 +75,8 @@ MEMORY_FAILED = ("nothing was recalled", "the working memory was left out")
 """How the notes begin that say that a memory could not be asked."""
 
 NOT_SUMMARISED = "the history was not summarised"
+
+TAKEN_OUT = "what it is about was taken out when the bundle was made"
 
 
 class RequestPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,16 +98,26 @@ class AgentsReplay:
         answer_s: how many seconds a piece of its code may take, > 0.
         deps: what the agent depends on, opened; None = nothing is opened for it.
         told: is called with the name of a piece of code before it runs, and with none after it.
+        bundle: that the log is of; None = it is no bundle.
     """
 
     def __init__(
-        self, store: EventStore, agent: AnyAgent, answer_s: float, deps: object, told: Callable[[str], None]
+        self,
+        store: EventStore,
+        agent: AnyAgent,
+        answer_s: float,
+        deps: object,
+        told: Callable[[str], None],
+        bundle: BundleManifest | None = None,
     ) -> None:
+        self.is_redacted = bundle is not None and bundle.redacted
+        taken_out = bundle.redaction if bundle is not None else NOTHING_SECRET
         self.tally = Tally()
         self.changes = ConfigurationChanges()
         self.comparison = Comparison()
         self._agents = {
-            each.name: CurrentAgent(each, store, replayed_deps(each, agent, deps)) for each in with_subagents(agent)
+            each.name: CurrentAgent(each, store, replayed_deps(each, agent, deps), taken_out)
+            for each in with_subagents(agent)
         }
         self.store = store
         self.dry_run = DryRun(answer_s, told)
@@ -156,6 +169,7 @@ class AgentReplay:
         self._dry_run = agents.dry_run
         self._tally = agents.tally
         self._comparison = agents.comparison
+        self._is_redacted = agents.is_redacted
         self._changes = agents.changes
         self._changed: set[str] = set()
         """Paths of its configuration that are known to be others today."""
@@ -304,6 +318,9 @@ class AgentReplay:
 
     def _compared(self, what: What, batch: Sequence[StoredEvent], found: Mismatch | None) -> list[Divergence]:
         """Count a comparison, and return the first difference of its kind."""
+        if found is not None and self._is_redacted and is_of_taken_out(found):
+            self._tally.miss(what, event_ref(self._stream, batch[0].version), TAKEN_OUT)
+            return []
         self._tally.add(what, differs=found is not None)
         if found is None or what in self._found or what == "decision":
             return []
@@ -559,30 +576,3 @@ class AgentReplay:
         elif now.event is not None:
             divergences += self._in_events("result", batch, event, now.event)
         return divergences
-
-
-class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
-    """Decides a session again as if today's configuration had been in force all along."""
-
-    def __init__(self, stream: StreamName, current: CurrentAgent, accepts: Accepts) -> None:
-        super().__init__(stream, SESSION_CORE, SESSION_CODEC, accepts)
-        self._current = current
-        self._same_prices = True
-
-    def _decoded(self, batch: Sequence[StoredEvent]) -> list[ev.SessionEvent]:
-        return [self._in_place(event) for event in super()._decoded(batch)]
-
-    def _in_place(self, event: ev.SessionEvent) -> ev.SessionEvent:
-        if not isinstance(event, ev.AgentConfigured):
-            return event
-        now = self._current.in_place_of(event.configuration)
-        self._same_prices = now.prices == event.configuration.prices
-        return msgspec.structs.replace(event, configuration=now)
-
-    def _counted_alike(self, recorded: ev.SessionEvent, now: ev.SessionEvent) -> ev.SessionEvent:
-        """Return an event of now likewise; what a run costs by other prices decides nothing but budgets."""
-        now = super()._counted_alike(recorded, now)
-        if self._same_prices or not isinstance(now, ev.TerminalEvent) or now.totals is None:
-            return now
-        cost = recorded.totals.cost if isinstance(recorded, ev.TerminalEvent) and recorded.totals else 0.0
-        return msgspec.structs.replace(now, totals=msgspec.structs.replace(now.totals, cost=cost))

@@ -9,10 +9,12 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from refold.actors.calls.recall import Remembered
-from refold.events.core.content import Json
+from refold.events.core.content import Json, is_json_object
 from refold.events.core.difference import NOTHING, Difference, differences, json_of
+from refold.events.core.word_diff import word_changes
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest
+from refold.events.secrets.redaction import REDACTED
 
 Accepts: TypeAlias = Callable[[Difference], bool]
 """Says of a difference whether it is meant."""
@@ -112,3 +114,22 @@ class Comparison:
 
 def _as_told(tool: ToolSpec) -> Json:
     return {"description": tool.description, "input_schema": tool.input_schema}
+
+
+JUDGED = ("recall", "call", "answer.verdicts")
+"""What is decided from words: paths of differences that may follow from any of them."""
+
+
+def is_of_taken_out(found: Mismatch) -> bool:
+    """Tell whether a difference may follow from what was taken out of a bundle."""
+    if found.difference.path.startswith(JUDGED):
+        words = [side.get("content", side) if is_json_object(side) else side for side in (found.recorded, found.now)]
+        return any(map(_times_redacted, words))
+    left, right = found.difference.left, found.difference.right
+    if isinstance(left, str) and isinstance(right, str):
+        return any(each.left.count(REDACTED) != each.right.count(REDACTED) for each in word_changes(left, right))
+    return _times_redacted(left) != _times_redacted(right)
+
+
+def _times_redacted(side: Json) -> int:
+    return 0 if side is NOTHING else msgspec.json.encode(side).count(REDACTED.encode())

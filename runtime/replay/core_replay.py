@@ -235,7 +235,7 @@ class CoreReplay(Generic[S, E]):
         self._core = core
         self._codec = codec
         self._state = core.initial()
-        self._history = _History()
+        self._history = HistoryDigest()
         self._wanted: tuple[str, ...] = ()
         self.core_version: int | None = None
         """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
@@ -404,7 +404,7 @@ async def caught_up(again: CoreReplay[S, E], store: EventStore, last: StoredEven
     return True
 
 
-class _History:
+class HistoryDigest:
     """The digest of a history, which grows with it."""
 
     def __init__(self) -> None:

@@ -37,7 +37,8 @@ from refold.events.core.content import (
     tool_uses,
 )
 from refold.events.core.errors import AgentLoopError, ToolError
-from refold.events.core.ids import AgentId, PayloadHash
+from refold.events.core.ids import AgentId, PayloadHash, StreamName
+from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import (
     CORE_VERSION,
     AgentConfiguration,
@@ -52,12 +53,14 @@ from refold.events.model.messages import (
     ToolUse,
 )
 from refold.events.model.payloads import restored, stored_hashes, whole_block
-from refold.events.secrets.redaction import Redaction
+from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session import events as ev
 from refold.events.session.commands import RecordModelResponse, RecordToolResult, SendInput
-from refold.events.session.core import SESSION_CORE
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState, TurnCall, find_call
 from refold.memory.stream_object import StreamObject
+from refold.replay.comparing import Accepts
+from refold.replay.core_replay import CoreReplay
 from refold.sessions.access import hooked_input
 from refold.sessions.structured_output import NOT_ACCEPTED, schema_problem
 from refold.stores.event_store import EventStore
@@ -188,15 +191,16 @@ class CurrentAgent:
         agent: today's.
         store: the log.
         deps: what its functions depend on.
+        taken_out: of the log, after it was recorded.
     """
 
-    def __init__(self, agent: AnyAgent, store: EventStore, deps: object) -> None:
+    def __init__(self, agent: AnyAgent, store: EventStore, deps: object, taken_out: Redaction = NOTHING_SECRET) -> None:
         self.agent = agent
         self.deps = deps
         self.provider = agent.answering()
         """What its requests go to; it is only asked what would leave."""
         self.hooks = agent.hooks() or Hooks(())
-        self.redaction = redaction_of_agents([agent])
+        self.redaction = Redaction(others=[redaction_of_agents([agent]), taken_out])
         self.tools = RecordedTools(agent, self.hooks, self.redaction)
         self.specs = self.redaction.value(self.tools.specs())
         self.configuration, own = configuration_of(
@@ -240,6 +244,33 @@ class CurrentAgent:
         return msgspec.structs.replace(
             self.configuration, agent=recorded.agent, code=recorded.code, fingerprint=recorded.fingerprint
         )
+
+
+class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
+    """Decides a session again as if today's configuration had been in force all along."""
+
+    def __init__(self, stream: StreamName, current: CurrentAgent, accepts: Accepts) -> None:
+        super().__init__(stream, SESSION_CORE, SESSION_CODEC, accepts)
+        self._current = current
+        self._same_prices = True
+
+    def _decoded(self, batch: Sequence[StoredEvent]) -> list[ev.SessionEvent]:
+        return [self._in_place(event) for event in super()._decoded(batch)]
+
+    def _in_place(self, event: ev.SessionEvent) -> ev.SessionEvent:
+        if not isinstance(event, ev.AgentConfigured):
+            return event
+        now = self._current.in_place_of(event.configuration)
+        self._same_prices = now.prices == event.configuration.prices
+        return msgspec.structs.replace(event, configuration=now)
+
+    def _counted_alike(self, recorded: ev.SessionEvent, now: ev.SessionEvent) -> ev.SessionEvent:
+        """Return an event of now likewise; what a run costs by other prices decides nothing but budgets."""
+        now = super()._counted_alike(recorded, now)
+        if self._same_prices or not isinstance(now, ev.TerminalEvent) or now.totals is None:
+            return now
+        cost = recorded.totals.cost if isinstance(recorded, ev.TerminalEvent) and recorded.totals else 0.0
+        return msgspec.structs.replace(now, totals=msgspec.structs.replace(now.totals, cost=cost))
 
 
 def require_remembering(recalling: PastRecalling) -> None:

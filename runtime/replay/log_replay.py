@@ -61,6 +61,7 @@ from refold.replay.kinds_of_difference import (
     DifferenceKinds,
     KindOfDifference,
 )
+from refold.replay.manifest import BundleManifest, is_bundle, read_manifest
 from refold.replay.meant import NOTHING_MEANT, AcceptedDifference, Accepting, ExpectedDifference, MeantDifferences
 from refold.stores.event_store import EventStore
 from refold.stores.past_state import past_state
@@ -252,7 +253,8 @@ async def replay(
                 findings.merge(await _replay_stream(store, head, known, level, None, _Findings(Accepting(meant), told)))
         else:
             deps = await _opened_deps(deps, stack) if agent is not None else None
-            begin = _beginning(known, level, meant, agent, deps, answer_s)
+            bundle = read_manifest(log) if is_bundle(log) else None
+            begin = _beginning(known, level, meant, agent, deps, answer_s, bundle)
             await _replay_in_shadows(store, heads, begin, findings, jobs, answer_s, told)
         return ReplayReport(
             log=store.name,
@@ -426,13 +428,14 @@ def _beginning(
     agent: "AnyAgent | None",
     deps: object,
     answer_s: float,
+    bundle: BundleManifest | None,
 ) -> "Begin":
     """Return what makes, in a child, what replays streams."""
     if agent is not None:
         from refold.replay.agent_replay import AgentsReplay
 
     def begin(store: EventStore, page: "Page") -> "Work":
-        agents = AgentsReplay(store, agent, answer_s, deps, page.tell) if agent is not None else None
+        agents = AgentsReplay(store, agent, answer_s, deps, page.tell, bundle) if agent is not None else None
 
         async def work(head: StreamHead, gone: dict[str, str]) -> _Findings:
             findings = _Findings(Accepting(meant), lambda _, events: page.count(events))

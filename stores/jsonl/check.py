@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import itertools
 import logging
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from refold.stores.event_store import Tombstone
 from refold.stores.forked import origin_in
 from refold.stores.jsonl.format import (
     LINE_BYTES_MAX,
+    LOG_IN_BUNDLE,
     BatchLine,
     EndLine,
     HeaderLine,
@@ -38,6 +40,7 @@ from refold.stores.jsonl.format import (
     decoded_header,
     digest_of,
 )
+from refold.stores.sqlite.file import BUNDLE_SUFFIX
 
 _logger = logging.getLogger("refold.stores")
 
@@ -488,17 +491,25 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
             yield data
             while not data.endswith(b"\n") and len(data) > LINE_BYTES_MAX:
                 data = file.readline(LINE_BYTES_MAX + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
         raise LogFormatError(f"{getattr(file, 'name', 'the file')} is compressed and damaged: {error}") from error
 
 
 def open_lines(path: Path) -> BinaryIO:
-    """Open a text log, which is compressed where its name ends in `.gz`.
+    """Open a text log, which is compressed where its name ends in `.gz`, and in an archive where it is a bundle.
 
     Raises:
+        LogFormatError: it is no such archive.
         OSError: it cannot be opened.
     """
-    return cast("BinaryIO", gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else path.open("rb")
+    name = path.name.lower()
+    if name.endswith(BUNDLE_SUFFIX):
+        try:
+            with zipfile.ZipFile(path) as archive:  # What is opened in it keeps the file open.
+                return cast("BinaryIO", archive.open(LOG_IN_BUNDLE))
+        except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError) as error:
+            raise LogFormatError(f"{path} is no bundle: {error}") from error
+    return cast("BinaryIO", gzip.open(path, "rb")) if name.endswith(".gz") else path.open("rb")
 
 
 def _decoded_or_none(data: bytes) -> Line | None:

@@ -31,6 +31,9 @@ FORMAT: Final = 1
 LINE_BYTES_MAX: Final = 2 * BYTES_MAX
 """Longest line, its line end included; the largest payload in base64 fits."""
 
+LOG_IN_BUNDLE: Final = "log.jsonl"
+"""Name of the text log in the archive of a bundle."""
+
 NESTING_MAX: Final = 64
 """An event that is nested deeper is written as a string, so that no reader of the lines meets deep nesting."""
 

@@ -24,8 +24,12 @@ from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.read import damage_found, missing_end
 from refold.stores.sqlite.rewrite import synchronise, write_again
 
-TEXT_LOG_SUFFIXES: Final = (".jsonl", ".jsonl.gz")
-"""A file whose name ends so, in lower or upper case, is a text log, the second compressed; every other log is SQLite's.
+BUNDLE_SUFFIX: Final = ".refold"
+"""Ends the name of a bundle: an archive with a text log in it."""
+
+TEXT_LOG_SUFFIXES: Final = (".jsonl", ".jsonl.gz", BUNDLE_SUFFIX)
+"""A file whose name ends so, in lower or upper case, is a text log, but for the first compressed; every other log is
+SQLite's.
 
 The name decides, not the content: to look into a file that may be an SQLite log of this very process would be to close
 it again, and POSIX then drops the locks that SQLite holds on it (`refold.stores.sqlite.ownership`).
@@ -120,7 +124,8 @@ def is_text_log(path: str | os.PathLike[str]) -> bool:
 def require_no_text_log(path: str | os.PathLike[str]) -> None:
     if is_text_log(path):
         name = os.fspath(path)
-        log = f"{name[: name.lower().rindex(TEXT_LOG_SUFFIXES[0])]}.db"
+        ending = next(each for each in TEXT_LOG_SUFFIXES if name.lower().endswith(each))
+        log = f"{name[: -len(ending)]}.db"
         raise ConfigError(
             f"{name} is a text log by its name, and only an SQLite file can be opened as a log: make one of it with "
             f"`refold import {name} {log}` and open that, or begin a new log as {log}"

@@ -170,7 +170,7 @@ def desk_of(prompt: str = RULES, **more: Any) -> refold.Agent:
 
 
 class Strictly(refold.Middleware):
-    def on_tool_call(self, context: refold.HookContext, call: refold.ProposedCall) -> refold.Deny:
+    def on_tool_call(self, context: refold.HookContext, call: refold.ToolCall) -> refold.Deny:
         return refold.Deny("not today")
 
 

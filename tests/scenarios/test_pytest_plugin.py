@@ -10,6 +10,7 @@ import pytest
 # A test run inside this one forgets afterwards what it has imported first.
 import refold.scenarios.failure_artifact
 import tests.scenarios.rehearsed
+from tests.runtime.command_line import run
 
 pytest_plugins = ["pytester"]
 LOADED = (refold.scenarios.failure_artifact, tests.scenarios.rehearsed)
@@ -173,3 +174,37 @@ def test_a_run_without_marked_tests_loads_no_simulator(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+DESKS = """
+from refold import Agent, AgentConfig, ScriptedProvider, say
+
+def desk(prompt):
+    config = AgentConfig(model="m", system_prompt=prompt)
+    return Agent(config=config, provider=ScriptedProvider([say("Hello.")]))
+
+agent, other = desk("Be brief."), desk("Be kind.")
+"""
+
+
+def test_a_bundle_is_a_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(desks=DESKS)
+    monkeypatch.syspath_prepend(str(pytester.path))
+    assert run("run", "desks:agent", "Hi", "--log", "events.db", "--session", "ann").exit_code == 0
+    assert run("bundle", "events.db", "ann", "-o", "bug.refold", "--agent", "desks:agent").exit_code == 0
+    with_other = ("-o", "refold_agent=desks:other")
+
+    def tested(*options: str) -> tuple[int, str]:
+        result = pytester.runpytest_inprocess(*OPTIONS, *options, "bug.refold")
+        return result.ret, result.stdout.str()
+
+    assert tested()[0] == 0
+    code, said = tested(*with_other)
+    assert (code, 'changed: prompt: "Be brief." -> "Be kind."' in said) == (1, True)
+    expecting = ("--agent", "desks:other", "--write-expect", "bug.expected.json")
+    assert run("replay", "bug.refold", *expecting).exit_code == 0
+    assert tested(*with_other)[0] == 0
+    code, said = tested()
+    assert (code, "expected, and does not occur any more: request.system_prompt: " in said) == (1, True)
+    code, said = tested("-o", "refold_agent=desks:nobody")
+    assert (code, "has no attribute" in said or "nobody" in said) == (1, True)

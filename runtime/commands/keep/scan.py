@@ -1,10 +1,18 @@
 """`refold scan LOG`: whether keys and other secrets stand in a log."""
 
 import os
-import re
 from typing import TYPE_CHECKING, Annotated
 
-from refold.commands.execution import EXIT_BAD_INPUT, EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, command, option
+from refold.commands.execution import (
+    EXIT_BAD_INPUT,
+    EXIT_FOUND,
+    EXIT_OK,
+    JsonOption,
+    LogArgument,
+    command,
+    compiled_patterns,
+    option,
+)
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
@@ -36,18 +44,10 @@ async def scan(
     JSON: {log, found, findings: [{kind, masked, stream, version, payload, path, file, times}], streams, events,
     payloads, file_bytes, not_read, not_seen, incomplete}.
     """
-    from refold.events.core.errors import ConfigError
-    from refold.inspection.scan import SoughtSecrets, named_values, scan_log
+    from refold.inspection.scan import SoughtSecrets, required_values, scan_log
 
-    variables = value_from_env or []
-    values = named_values(variables, os.environ)
-    if len(values) < len(set(variables)):
-        missing = next(name for name in variables if not os.environ.get(name, "").strip())
-        raise ConfigError(f"the variable {missing} is not set in the environment; nothing was looked for")
-    try:
-        patterns = {f"pattern {given}": re.compile(given) for given in pattern or []}
-    except re.error as error:
-        raise ConfigError(f"a pattern is no regular expression: {error}") from error
+    values = required_values(value_from_env or [], os.environ)
+    patterns = {f"pattern {each.pattern}": each for each in compiled_patterns(pattern or [])}
     report = await scan_log(log, SoughtSecrets(values, patterns))
     if as_json:
         write_json({"log": str(log), **_document(report)})

@@ -10,6 +10,8 @@ from refold.commands.execution import (
     EXIT_FOUND,
     EXIT_NOT_COMPARED,
     EXIT_OK,
+    AgentOption,
+    DepsOption,
     JsonOption,
     KindOption,
     LogArgument,
@@ -51,10 +53,6 @@ LevelOption = Annotated[
         "--agent decides, as a dry run. [default: decide with --agent, else core]",
         show_default=False,
     ),
-]
-AgentOption = Annotated[str | None, option("--agent", "AGENT", "module:attribute of the agent that decides.")]
-DepsOption = Annotated[
-    str | None, option("--deps", "DEPS", "module:attribute of what --agent depends on here, as Agent(deps=…).")
 ]
 MissingOption = Annotated[
     list[str] | None,
@@ -131,6 +129,7 @@ async def replay(
 
     if at is not None:
         return await _state(log, stream, kind or [], at, as_json)
+    _tell_bundle(log)
     given = _loaded(kind or [])
     await require_kinds(log, given)
     if write_expect is not None and expect is not None:
@@ -167,6 +166,18 @@ def _tell(report: "ReplayReport", missing: "Sequence[str]", asked: Asked, *, as_
     if report.divergence is not None or report.nothing_replayed:
         return EXIT_FOUND
     return EXIT_NOT_COMPARED if missing else EXIT_OK
+
+
+def _tell_bundle(log: Path) -> None:
+    """Tell of a bundle what it is of, and which agent replays it."""
+    from refold.replay.manifest import is_bundle, read_manifest
+
+    if not is_bundle(log):
+        return
+    manifest = read_manifest(log)
+    with_agent = f", made with --agent {manifest.agent}" if manifest.agent is not None else ""
+    names = ", ".join(dict.fromkeys(f"{each.agent} of refold {each.refold}" for each in manifest.recorded_with))
+    tell(f"bundle of session {manifest.session}, recorded with {names}{with_agent}")
 
 
 def _meant(ignored: "Sequence[str]", expected: Path | None, *, learn: bool) -> "MeantDifferences":
