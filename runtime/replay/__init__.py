@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from refold.replay.manifest import read_manifest as read_manifest
     from refold.replay.meant import MeantDifferences as MeantDifferences
     from refold.replay.meant import write_expected as write_expected
+    from refold.replay.open_runs import InFlightReport as InFlightReport
+    from refold.replay.open_runs import in_flight as in_flight
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
             "refold.inspection.request_view": "recorded_request RecordedRequest",
             "refold.inspection.tail": "follow_log",
+            "refold.replay.open_runs": "in_flight InFlightReport",
             "refold.replay.log_replay": "Level NotReplayed replay replay_sync ReplayReport state_at",
             "refold.replay.manifest": "BundleManifest read_manifest",
             "refold.replay.meant": "MeantDifferences write_expected",

@@ -93,6 +93,10 @@ async def replay(
     write_expect: Annotated[
         Path | None, option("--write-expect", "FILE", "Look past all differences, and write them into this file.")
     ] = None,
+    in_flight: Annotated[
+        bool,
+        typer.Option("--in-flight", help="Only whether the open runs can go on with --agent; exit code 1: not all."),
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Write long sides of a divergence whole.")] = False,
     jobs: Annotated[int, typer.Option(metavar="N", help="So many processes share the streams.")] = 1,
     as_json: JsonOption = False,
@@ -123,12 +127,15 @@ async def replay(
     first, said}], changes: [{agent, path, left, right, sessions, first}], accepted: [{path, said, times}],
     unmet: [{path, said}]}; the first divergence of each stream, at level decide of each kind of comparison in it, in
     order of position. With --at: {stream, version, state}.
+    With --in-flight: {log, runs, blocked: [{session, run, call, tool, reason}], other_agents}.
     """
     from refold.inspection.log_reading import require_kinds
     from refold.replay.log_replay import replay as replay_log
 
     if at is not None:
         return await _state(log, stream, kind or [], at, as_json)
+    if in_flight:
+        return await _in_flight(log, agent, as_json)
     _tell_bundle(log)
     given = _loaded(kind or [])
     await require_kinds(log, given)
@@ -166,6 +173,26 @@ def _tell(report: "ReplayReport", missing: "Sequence[str]", asked: Asked, *, as_
     if report.divergence is not None or report.nothing_replayed:
         return EXIT_FOUND
     return EXIT_NOT_COMPARED if missing else EXIT_OK
+
+
+async def _in_flight(log: Path, agent: str | None, as_json: bool) -> int:
+    from refold.replay.open_runs import in_flight
+
+    if agent is None:
+        raise typer.BadParameter("--in-flight needs the --agent that is to go on")
+    report = await in_flight(log, agent=_loaded_agent(agent))
+    if as_json:
+        write_json(report)
+        return EXIT_FOUND if report.blocked else EXIT_OK
+    to = console()
+    for each in report.blocked:
+        write_paragraph(to, f"{one_line(each.session)} {each.run or ''}: {one_line(each.reason, 1_000)}", style="red")
+    for name, count in report.other_agents.items():
+        write_paragraph(to, f"not looked at: {counted(count, 'open run')} of the agent {one_line(name)!r}")
+    runs = counted(report.runs, "open run")
+    verdict = f"{runs}: all can go on" if not report.blocked else f"{runs}: not all can go on as they would have"
+    write_paragraph(to, verdict, style="bold red" if report.blocked else "bold")
+    return EXIT_FOUND if report.blocked else EXIT_OK
 
 
 def _tell_bundle(log: Path) -> None:
