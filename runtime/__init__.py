@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from refold.agent_runtime import SyncRuntime as SyncRuntime
     from refold.agents.agent import Agent as Agent
     from refold.agents.agent import ApprovalHandler as ApprovalHandler
+    from refold.agents.agent import HandoffTool as HandoffTool
     from refold.agents.agent import SubagentTool as SubagentTool
+    from refold.agents.agent import handoff as handoff
     from refold.agents.agent import subagent as subagent
     from refold.agents.memory_tools import memory_tools as memory_tools
     from refold.agents.skill import Skill as Skill
@@ -169,7 +171,7 @@ else:
             "refold.actors.cancellation": "CancellationToken",
             "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",
             "refold.agent_runtime": "AgentRuntime SyncRuntime",
-            "refold.agents.agent": "Agent ApprovalHandler subagent SubagentTool",
+            "refold.agents.agent": "Agent ApprovalHandler handoff HandoffTool subagent SubagentTool",
             "refold.agents.memory_tools": "memory_tools",
             "refold.agents.skill": "load_skills Skill",
             "refold.events.core.codec": "RecordedEvent",

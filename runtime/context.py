@@ -4,7 +4,7 @@
 that each can be read by itself.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -40,6 +40,8 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The effects that run in this process."""
     agents: tuple[str, ...]
     """The names of its agents, the main one first, whose sessions users begin."""
+    output_types: Mapping[str, type[object] | None]
+    """What the answers of each are; None = text."""
     has_hooks: bool
     """Whether any of its agents has middleware."""
     hooks_of: Callable[[str | None], Hooks | None]

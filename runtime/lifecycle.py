@@ -202,6 +202,7 @@ class Lifecycle:
             dependencies=self._dependencies,
             in_flight=self._in_flight,
             agents=tuple(agents.agents),
+            output_types={name: each.output_type for name, each in agents.agents.items()},
             has_hooks=any(found.hooks is not None for found in agents),
             hooks_of=lambda agent: (agents.main if agent is None else agents[agent]).hooks,
             tools_of=lambda agent: (agents.main if agent is None else agents[agent]).tools,

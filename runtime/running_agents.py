@@ -29,7 +29,7 @@ from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.supervision import Background
 from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import AnyAgent, SubagentTool, asking, check_streams, with_subagents
+from refold.agents.agent import AgentTool, AnyAgent, SubagentTool, asking, check_streams, with_subagents
 from refold.agents.middleware_tools import tools_of
 from refold.agents.redact import redaction_of_agents
 from refold.agents.subagent_runs import SubagentRuns
@@ -164,9 +164,9 @@ class RunningAgents:
             self._by_name[agent.name] = RunningAgent(agent, pool, self.redaction, is_main=False)
         for found in self:
             for item in found.tools:
-                if isinstance(item, SubagentTool) and item.agent_name not in self._by_name:
+                if isinstance(item, AgentTool) and item.agent_name not in self._by_name:
                     raise ConfigError(
-                        f"the tool {item.name!r} of the agent {found.agent.name!r} is the subagent "
+                        f"the tool {item.name!r} of the agent {found.agent.name!r} leads to the agent "
                         f"{item.agent_name!r}, and the runtime has only {', '.join(map(repr, sorted(self._by_name)))}"
                     )
         self.agents: Mapping[str, AnyAgent] = MappingProxyType({found.agent.name: found.agent for found in self})
@@ -259,7 +259,7 @@ class RunningAgents:
     ) -> None:
         """Let messages to sessions, models, tools and approvals start their actors; `settings` may change later."""
         system, event_bus, journal, in_flight = context.system, context.event_bus, context.journal, context.in_flight
-        subagents = SubagentRuns(context, self.agents)
+        subagents = SubagentRuns(context, self.agents, settings)
 
         def model(name: str) -> ModelActor:
             found = self[name]

@@ -26,6 +26,7 @@ from tests.golden import (
     record_children,
     record_forks,
     record_guardrails,
+    record_handoffs,
     record_refusals,
     record_requests,
     record_retries,
@@ -72,6 +73,8 @@ def agent_of(golden: Path) -> Agent:
             return record_guardrails.clerk()
         case "forks":
             return record_forks.clerk()
+        case "handoffs":
+            return record_handoffs.front()
         case "retries":
             return record_retries.clerk([])
         case "breakers":
@@ -157,7 +160,8 @@ async def test_todays_core_decides_as_a_golden_log_says(golden: Path, tmp_path: 
 async def test_a_golden_log_goes_on_under_todays_runtime(golden: Path, tmp_path: Path) -> None:
     log = copied(golden, tmp_path)
     provider = ScriptedProvider([say("Still here.")])
-    async with AgentRuntime(AgentConfig(model="m"), provider=provider, log=log) as runtime:
+    name = "front" if golden.stem.endswith("-handoffs") else "agent"  # In the place of another agent no one goes on.
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, log=log, name=name) as runtime:
         session = await runtime.session((await runtime.sessions())[0], restore=True)
         before = await session.history()
         result = await session.send("Hello again")

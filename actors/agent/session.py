@@ -3,8 +3,8 @@
 Its address and stream are `session/<id>`. It asks the model actor of its agent and the actors of its tools to carry
 out effects, and gets their ends as messages. Everything that is decided is in `refold.events.session.react`.
 
-A session is its agent's for ever: the log says whose, and who begins it. One that a call of another session began, see
-`refold.actors.agent.subsession`, ends its work with that call.
+A session is its agent's until a call hands it to another one: the log says whose, and who begins it. One that a call of
+another session began, see `refold.actors.agent.subsession`, ends its work with that call.
 """
 
 import copy
@@ -168,6 +168,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         self._brought: tuple[object, str | None] | None = None
         """What the last input came with that its run depends on, and the input's key, until the input is in the log."""
         self._conversation = Conversation(store.read_payloads)
+        self._places: dict[str, str] = {}
+        """Where tools run that were begun since the session was last at rest, by the key of the effect."""
         self._last_batch = 0
         """Version of the first event of the last batch; 0 = there was none in this life of the actor."""
         self._ancestors: tuple[SessionId, ...] | None = None
@@ -188,6 +190,20 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     @property
     def _setting(self) -> SessionSetting:
         return self._setting_of(self.state.agent)
+
+    def _require_agent(self) -> None:
+        """Return unless the session was handed to an agent that is not here, in whose place no other one goes on.
+
+        Raises:
+            CommandRejected: it was.
+        """
+        agent = self.state.agent
+        if self.state.handed_off and agent not in self._others:
+            known = ", ".join(map(repr, sorted(self._others)))
+            raise CommandRejected(
+                f"session {self.session!r} was handed to the agent {agent!r}, which this runtime does not have (it has "
+                f"{known}); name it in the handoffs of one of them"
+            )
 
     def _setting_of(self, agent: AgentId | None) -> SessionSetting:
         return self._others.get(agent or self._main.configuration.agent, self._main)
@@ -233,7 +249,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         """Return a command, and in front of it what opens the session and what is in force for its runs.
 
         Raises:
-            CommandRejected: the input of a call finds another session, which happens to have the id of its child.
+            CommandRejected: the input of a call finds another session, which happens to have the id of its child; or it
+                was handed to an agent that is not here.
         """
         command: SessionCommand = envelope.command
         agent = self.state.agent
@@ -244,6 +261,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             elif self._ancestors != envelope.ancestors:
                 raise CommandRejected(f"there is a session {self.session!r} already, which no call of a subagent began")
         setting = self._setting_of(agent)
+        if isinstance(command, MAY_RUN):
+            self._require_agent()
         if isinstance(command, ResumeRun):
             wanted = SESSION_CORE.pending(self.state)
             goes_on = bool(wanted) and all(effect.key in self.effects.running for effect in wanted)
@@ -381,9 +400,10 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             return None
         if self.state.agent != setting.configuration.agent:
             log.warning(
-                "%s has work of agent %r, which is not this runtime's; resume() lets it go on here",
+                "%s has work of agent %r, which is not this runtime's; %s",
                 self.actor.address,
                 self.state.agent,
+                "it waits for one that has it" if self.state.handed_off else "resume() lets it go on here",
             )
             return None
         if not interrupted:  # What it waits for, a time or a person, is dealt with by today's configuration too.
@@ -417,6 +437,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                 recalling.note(self._context, event.run, event.request.recalled)
 
     def settled(self) -> None:
+        if self._places and not self.effects.running:
+            self._places.clear()
         self._observer.settled(self.session, self.state)
 
     def begin(self, effect: CallModel | RunTool | AskPerson) -> bool:
@@ -524,8 +546,9 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
 
     def _order(self, effect: CallModel | RunTool | AskPerson, message: object) -> None:
         """Tell the actor that carries an effect out; where it is gone for good, the effect stays as after a crash."""
-        if isinstance(effect, RunTool):
-            address = f"{TOOL_KIND}/{self._setting.tool_place}{effect.name}"
+        if isinstance(effect, RunTool):  # Where it began, whosever the session is by now.
+            place = self._places.setdefault(effect.key, self._setting.tool_place)
+            address = f"{TOOL_KIND}/{place}{effect.name}"
         else:
             assert self.state.configuration is not None
             kind = MODEL_KIND if isinstance(effect, CallModel) else APPROVAL_KIND

@@ -407,6 +407,7 @@ class ToolActor(Actor):
             broken=broken,
             recovery=recovery,
             original=original,
+            handoff=context.handoff if context is not None and kind is None else None,
             hidden=context is not None and context.hidden,
             attempt=running.message.attempt,
             again=again,

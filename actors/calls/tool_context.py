@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import AskCycle
 from refold.actors.kernel.ref import System
-from refold.events.core.content import ResultContent
+from refold.events.core.content import Message, ResultContent
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId, stream_name
+from refold.events.model.configuration import Handoff
 from refold.events.model.run_context import RunContext
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import SessionState
@@ -58,6 +59,10 @@ def session_context(session: SessionId, ancestors: Sequence[SessionId], state: S
     return SessionContext(session=session, conversation=conversation, user=state.user, metadata=dict(state.metadata))
 
 
+ShownHistory: TypeAlias = Literal["all", "input"] | Callable[[Sequence[Message]], Sequence[Message]]
+"""What an agent to which a conversation is handed is shown of it: all, the latest input, or what a function returns."""
+
+
 class Subagents(Protocol):
     """Runs other agents for calls of tools."""
 
@@ -66,6 +71,16 @@ class Subagents(Protocol):
 
         Raises:
             ToolError: there is no answer; its kind, or that of a `CallFailed`, says why.
+        """
+        ...
+
+    async def hand_over(
+        self, agent: str, history: ShownHistory, context: "ToolContext[object]", calling: "CallingTool"
+    ) -> None:
+        """Have the call hand its session to an agent, as of the end of the turn.
+
+        Raises:
+            ToolError: it is not handed over; says why.
         """
         ...
 
@@ -175,6 +190,8 @@ class ToolContext(Generic[D]):
         """Whether the tool has looked at `cancel`, so that it is left a moment to end by itself."""
         self.finished: str | None = None
         """What the tool ended the run with."""
+        self.handoff: Handoff | None = None
+        """To which agent the tool hands the session."""
         self.original: tuple[tuple[ResultContent, ...] | None, dict[PayloadHash, bytes]] = (None, {})
         """What the tool gave, where middleware changed its result, and its payloads."""
         self.hidden = False

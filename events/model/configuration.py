@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, TypeGuard
 import msgspec
 
 from refold.events.core.cleaning import clean_text
-from refold.events.core.content import JsonObject
+from refold.events.core.content import JsonObject, Message
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import AgentId, PayloadHash, SessionId
 from refold.events.model.retry import RetryPolicy
@@ -297,6 +297,16 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """First 16 hexadecimal digits of the SHA-256 of everything above but `code`: two equal agents have one."""
 
 
+class Handoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """To which agent a call hands the conversation, as of the next turn."""
+
+    agent: AgentId
+    configuration: AgentConfiguration
+    """Its own, whose payloads are in the log already."""
+    history: tuple[Message, ...] | None = None
+    """What stands for all messages before the call's; None = they stay."""
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one run does otherwise than its agent, recorded with its input; None = as the agent does it."""
 
@@ -320,6 +330,11 @@ def combined(first: RunOptions | None, then: RunOptions | None) -> RunOptions | 
         return first or then
     said = {name: value for name in then.__struct_fields__ if (value := getattr(then, name)) is not None}
     return msgspec.structs.replace(first, **said)
+
+
+def without_agent(options: RunOptions) -> RunOptions:
+    """Return what of the options of a run stays when another agent goes on: the form of its answer, and its limits."""
+    return msgspec.structs.replace(options, model=None, max_tokens=None, temperature=None, tools=None)
 
 
 def configured_for(configuration: AgentConfiguration, options: RunOptions | None) -> AgentConfiguration:

@@ -31,6 +31,21 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class RunTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run added up to when it ended, as the code that recorded it counted.
+
+    Nothing is decided from it: a replay compares it with what today's code counts.
+    """
+
+    turns: int = 0
+    tool_calls: int = 0
+    """That the model has asked for."""
+    usage: Usage = Usage()
+    cost: float = 0.0
+    digest: str = ""
+    """Of the run's messages, its final text, and what the session had used and queued: 16 hexadecimal digits."""
+
+
 class Price(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a model's tokens cost, per million, all in one currency.
 

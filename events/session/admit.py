@@ -59,6 +59,9 @@ REJECTED_TEXT = "The answer could not be used. Answer again."
 """What the model is told where nobody says why; providers refuse a message without text."""
 
 
+ALREADY_HANDED_OFF_TEXT = "The conversation goes on with {agent} already, so it was not handed on."
+"""What the model is told of another handoff in the same answer."""
+
 METADATA_BYTES_MAX = 16 * 1024
 """Most bytes of a session's metadata, keys and values together, in UTF-8."""
 
@@ -483,11 +486,15 @@ def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) 
     pauses = at_work is not None and call.id in at_work.pausing
     if pauses or 0 < command.attempt <= call.failed_attempts:  # That this attempt failed is recorded.
         return Recorded(0)
+    if command.handoff is not None and state.run is not None and state.run.handoff is not None:
+        text = ALREADY_HANDED_OFF_TEXT.format(agent=state.run.handoff.agent)
+        return ev.ToolCallFailed(call=command.call, kind="denied", content=(TextBlock(text=text),), started=True)
     if command.kind is None:
         return ev.ToolCallCompleted(
             call=command.call,
             content=content,
             ends_run=command.ends_run,
+            handoff=command.handoff,
             original=command.original,
             hidden=command.hidden,
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.model.configuration import AgentConfiguration, RunOptions
+from refold.events.model.configuration import AgentConfiguration, Handoff, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.model.refused import GuardrailTrip, Part, RefusedParts
 from refold.events.session.events import Repeat, Verdict
@@ -250,6 +250,8 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """None = it returned."""
     ends_run: bool = False
     """The tool ends the run as completed, with this as its answer."""
+    handoff: Handoff | None = None
+    """To which agent it hands the conversation."""
     broken: bool = False
     """It is not the tool that failed, but what carries it out."""
     recovery: str | None = None

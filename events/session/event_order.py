@@ -120,6 +120,11 @@ class OrderRules:
                 self._expect_balance("an answer comes")
                 for use in tool_uses(event.content):
                     self._read_call(use.id, pure=use.name in self._pure)
+            case ev.HandedOff(run=run, call=call):
+                self._expect_open(run)
+                self._expect_balance("the session is handed over")
+                if call not in self._calls:
+                    self._find("INV4", f"{call} is no call of this session")
             case ev.ToolApprovalRequested(run=run, call=call):
                 self._expect_open(run)
                 if (known := self._open_call(call)) is not None:

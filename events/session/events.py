@@ -25,9 +25,10 @@ from refold.events.core.content import (
 )
 from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.model.configuration import AgentConfiguration, CodeIdentity, RunOptions
+from refold.events.model.configuration import AgentConfiguration, CodeIdentity, Handoff, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.model.refused import GuardrailTrip, RefusedParts, SetAside
+from refold.events.model.spending import RunTotals
 
 RunFailureKind = Literal[
     "max_turns",
@@ -65,8 +66,8 @@ class SessionDescribed(Event, frozen=True, kw_only=True, tag="session.described.
 class AgentConfigured(Event, frozen=True, kw_only=True, tag="session.agent_configured.v1"):
     """Another configuration, or other code, is in force from here on.
 
-    A stimulus of its own, in the transaction of the message that found the difference: what the deployment runs
-    today is a fact from outside, which `react` must be told.
+    A stimulus of its own, in the transaction of the message that found the difference: what the deployment runs today
+    is a fact from outside, which `react` must be told. That of an agent to which a call hands the session is in it.
     """
 
     configuration: AgentConfiguration
@@ -379,10 +380,23 @@ class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call
     content: tuple[ResultContent, ...]
     ends_run: bool = False
     """The tool ended the run as completed; this is its answer."""
+    handoff: Handoff | None = None
+    """The agent to which it hands the conversation, once all calls of the answer are answered; None = to none."""
     original: tuple[ResultContent, ...] | None = None
     """What the tool gave, where middleware changed it and that is kept."""
     hidden: bool = False
     """Middleware changed what the tool gave, which is not kept."""
+
+
+class HandedOff(Event, frozen=True, kw_only=True, tag="session.handed_off.v1"):
+    """The session is another agent's from here on, whose configuration was recorded just before."""
+
+    run: RunId
+    call: ToolCallId
+    """That handed it over."""
+    agent: AgentId
+    before: AgentId
+    """Whose it was."""
 
 
 class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_failed.v1"):
@@ -483,21 +497,6 @@ class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1")
     """Why it could not be told when the input is due again: it waits until `next_at`, and has no run before."""
 
 
-class RunTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run added up to when it ended, as the code that recorded it counted.
-
-    Nothing is decided from it: a replay compares it with what today's code counts.
-    """
-
-    turns: int = 0
-    tool_calls: int = 0
-    """That the model has asked for."""
-    usage: Usage = Usage()
-    cost: float = 0.0
-    digest: str = ""
-    """Of the run's messages, its final text, and what the session had used and queued: 16 hexadecimal digits."""
-
-
 class RunCompleted(Event, frozen=True, kw_only=True, tag="session.run_completed.v1"):
     """The run ended with an answer: the last one of the model, or that of a tool that ended the run."""
 
@@ -552,6 +551,7 @@ SessionEvent: TypeAlias = (
     | ToolCallStarted
     | ToolAttemptFailed
     | ToolCallCompleted
+    | HandedOff
     | ToolCallFailed
     | ToolResultLate
     | ToolCallWaiting

@@ -17,8 +17,10 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from refold.events.core.content import Message, TextBlock, tool_uses
-from refold.events.model.configuration import combined
+from refold.events.model.configuration import combined, without_agent
 from refold.events.model.refused import GuardrailTrip
 from refold.events.model.spending import Usage, cost_of, price_of
 from refold.events.session import events as ev
@@ -246,6 +248,8 @@ def _context_prepared(state: SessionState, event: ev.ContextPrepared) -> None:
         if mark.place >= event.replaced or not mark.ended
     ]
     state.summarised = state.version
+    if run.handoff is not None:
+        run.handoff = msgspec.structs.replace(run.handoff, history=None)
     if event.request is not None:
         state.unsummarised = event.request.unsummarised or state.unsummarised
     _spend(state, event.usage, event.model)
@@ -286,7 +290,7 @@ def _answered(state: SessionState, event: ev.ModelResponded) -> None:
     run.resumes = 0
     run.stop_reason = event.stop_reason
     if event.trip is not None:
-        _trip(run, event.trip)
+        _guardrail_tripped(state, event)
         return
     uses = tool_uses(event.content)
     if (ending := useless_for_good(event)) is not None:
@@ -323,12 +327,9 @@ def _answered(state: SessionState, event: ev.ModelResponded) -> None:
         state.messages.append(Message("assistant", event.content))
 
 
-def _guardrail_tripped(state: SessionState, event: ev.GuardrailTripped) -> None:
-    _trip(_open_run(state), event.trip)
-
-
-def _trip(run: Run, trip: GuardrailTrip) -> None:
-    run.phase, run.ending = "ending", Ending("failed", "guardrail", str(trip), trip)
+def _guardrail_tripped(state: SessionState, event: ev.GuardrailTripped | ev.ModelResponded) -> None:
+    run = _open_run(state)
+    run.phase, run.ending = "ending", Ending("failed", "guardrail", str(event.trip), event.trip)
 
 
 def _empty(state: SessionState, run: Run, event: ev.ModelResponded) -> None:
@@ -457,6 +458,15 @@ def _timer_fired(state: SessionState, event: ev.TimerFired) -> None:
         pause_over(state, event.timer)
 
 
+def _handed_off(state: SessionState, event: ev.HandedOff) -> None:
+    run = _open_run(state)
+    state.agent, state.handed_off = event.agent, state.version
+    state.allowed_actions = {}  # They were allowed of another agent's tools.
+    if run.options is not None:
+        run.options = without_agent(run.options)
+    run.handoff = run.handed_by = None
+
+
 def _run_completed(state: SessionState, event: ev.RunCompleted) -> None:
     _finish(state, "completed")
 
@@ -491,6 +501,7 @@ def _finish(
         kind=kind,
         message=message,
         trip=trip,
+        agent=state.agent if state.handed_off else None,
         version=state.version,
     )
     if state.marks and not state.marks[-1].ended:
@@ -551,6 +562,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.ToolCallStarted: call_started,
     ev.ToolAttemptFailed: attempt_failed,
     ev.ToolCallCompleted: call_completed,
+    ev.HandedOff: _handed_off,
     ev.ToolCallFailed: call_failed,
     ev.ToolResultLate: result_late,
     ev.ToolCallWaiting: call_waiting,

@@ -127,6 +127,8 @@ def call_completed(state: SessionState, event: ev.ToolCallCompleted) -> None:
         run.resumes = 0
         if event.ends_run and not run.finishing:
             run.finishing, run.final, run.stop_reason = True, texts_of(event.content), "end_turn"
+        if event.handoff is not None:
+            run.handoff, run.handed_by = event.handoff, event.call
     content = (*_told_of_change(state, event.call), *event.content)
     _answer(state, event.call, ToolResultBlock(tool_use_id=event.call, content=content))
 

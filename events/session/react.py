@@ -161,7 +161,6 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
         case (
             ev.SessionOpened()
             | ev.SessionDescribed()
-            | ev.AgentConfigured()
             | ev.HistoryCleared()
             | ev.HistoryRewound()
             | ev.SessionForked()
@@ -173,6 +172,8 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
             | ev.ModelRequested()
         ):
             return []
+        case ev.AgentConfigured():  # It follows only from a handoff.
+            return _hand_off(state, state.run) if state.run is not None and state.run.handoff is not None else []
         case ev.ToolApprovalDecided(allowed=False):
             return [_denied(state, event.call, "denied", _said(event.reason, DENIED_TEXT))]
         case ev.ToolApprovalDecided(always=True):
@@ -321,6 +322,8 @@ def _next(state: SessionState) -> list[ev.SessionEvent]:
     run = state.run
     if run is None:  # Without a run a turn is that of an imported history, whose calls are closed first.
         return _start_next_run(state) if state.turn is None else []
+    if run.handoff is not None and state.turn is None:  # Before all else: the model was told of it.
+        return _hand_off(state, run)
     if run.phase == "ending":  # Before `parked`: a parked run can be cancelled.
         return [_end(state, run)]
     if run.parked:
@@ -332,6 +335,24 @@ def _next(state: SessionState) -> list[ev.SessionEvent]:
     if run.phase in ("ready", "answered"):
         return _next_turn(state, run)
     return []
+
+
+def _hand_off(state: SessionState, run: Run) -> list[ev.SessionEvent]:
+    """Return the next step to another agent: what it is shown of the history, its configuration, and that it goes on.
+
+    The session is handed over once all calls of the answer are answered, so that each is the affair of the agent whose
+    model made it. Since the model was told, nothing that ends the run just then takes it back.
+    """
+    handoff = run.handoff
+    assert handoff is not None
+    if handoff.history is not None:
+        # The last two messages are the answer with the call, and the results.
+        return [ev.ContextPrepared(run=run.id, replaced=len(state.messages) - 2, summary=handoff.history)]
+    if state.configuration != handoff.configuration:
+        return [ev.AgentConfigured(configuration=handoff.configuration)]
+    assert run.handed_by is not None
+    assert state.agent is not None
+    return [ev.HandedOff(run=run.id, call=run.handed_by, agent=handoff.agent, before=state.agent)]
 
 
 def _goes_on(state: SessionState, run: Run) -> bool:

@@ -32,17 +32,16 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.core.pure_core import RecordedKey
-from refold.events.model.configuration import AgentConfiguration, RunOptions, ToolPolicy, configured_for
+from refold.events.model.configuration import AgentConfiguration, Handoff, RunOptions, ToolPolicy, configured_for
 from refold.events.model.messages import StopReason
 from refold.events.model.refused import GuardrailTrip, SetAside
 from refold.events.model.retry import attempts_counted
-from refold.events.model.spending import Usage, overspent
+from refold.events.model.spending import RunTotals, Usage, overspent
 from refold.events.session import events as ev
 from refold.events.session.commands import DecideApproval
 from refold.events.session.events import (
     Repeat,
     RunFailureKind,
-    RunTotals,
     ToolApprovalDecided,
     ToolAttemptFailed,
     Verdict,
@@ -217,6 +216,10 @@ class Run(msgspec.Struct):
     waited_us: int = 0
     """How long it has waited for a person before that."""
     ending: Ending | None = None
+    handoff: Handoff | None = None
+    """To which agent it is handed over when the calls of its turn are answered."""
+    handed_by: ToolCallId | None = None
+    """The call that does so."""
     usage: Usage = Usage()
     cost: float = 0.0
     """What that costs, as far as prices are known."""
@@ -241,6 +244,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     trip: GuardrailTrip | None = None
     """The guardrail for which it failed."""
+    agent: AgentId | None = None
+    """Whose answer it is, where the session was handed over; None = the agent's that began it."""
     version: int = 0
     """Of its terminal event."""
 
@@ -281,6 +286,9 @@ class SessionState(msgspec.Struct):
     at: int = 0
     session: SessionId | None = None
     agent: AgentId | None = None
+    """Whose it is."""
+    handed_off: int = 0
+    """Version of the last HandedOff; 0 = it is the agent's that began it."""
     user: str | None = None
     """Whose it is; None = no user was named."""
     metadata: Mapping[str, str] = {}

@@ -13,6 +13,7 @@ import asyncio
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack, cast
 
@@ -24,7 +25,7 @@ from refold.actors.calls.middleware import Hooks, Middleware
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import PromptText, Recall, Recalling
-from refold.actors.calls.tool_context import ToolContext, calling_tool
+from refold.actors.calls.tool_context import CallingTool, ShownHistory, Subagents, ToolContext, calling_tool
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.redact import Redact, redaction_of_rules
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
@@ -35,7 +36,7 @@ from refold.events.kinds.breaker import BREAKER_KIND
 from refold.events.kinds.episodic import MEMORY_KIND
 from refold.events.kinds.semantic import KNOWLEDGE_KIND
 from refold.events.kinds.working_memory import WORKING_KIND
-from refold.events.model.configuration import AgentConfig
+from refold.events.model.configuration import AgentConfig, Tier
 from refold.events.model.context_window import ContextWindow
 from refold.events.session.events import Decision, ToolApprovalRequested
 from refold.memory.graph import GraphStore
@@ -118,6 +119,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         objects: what else lives on the runtime's log, such as circuit breakers.
         skills: instructions that its model reads when a task needs them, with the tool `load_skill`.
         skill_prompter: says how skills enter the system prompt; None = names and descriptions are listed.
+        handoffs: the agents to which its model may hand a conversation: agents, names of some that the runtime has, or
+            what `handoff` makes of them.
         redact: what must not be in the log, nor in what is shown: exact values (texts or `Secret`s), compiled patterns,
             and `FieldPath`s. The keys of its provider are known without that. It counts for the whole runtime.
         keep_originals: where middleware changes the result of a tool, the log keeps what the tool gave beside it, so
@@ -149,6 +152,7 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     skills: Sequence[Skill] = ()
     skill_prompter: SkillPrompter | None = None
+    handoffs: "Sequence[AnyAgent | str | HandoffTool[..., object]]" = ()
     redact: Redact = ()
     keep_originals: bool = False
 
@@ -176,6 +180,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         self._check_stores()
         check_streams(self.stream_objects())
         checked_skills(self.skills)
+        if self.name in [each.agent_name for each in self.handoff_tools()]:
+            raise ConfigError(f"the agent {self.name!r} hands conversations to itself; name others in handoffs")
         if self.config.protocol == "react":
             self._check_names_of_actions()
 
@@ -246,9 +252,13 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
                     "give it another name with @tool(name=…)"
                 )
 
+    def handoff_tools(self) -> "tuple[HandoffTool[..., object], ...]":
+        """Return the tools by which it hands conversations over."""
+        return tuple(given if isinstance(given, HandoffTool) else handoff(given) for given in self.handoffs)
+
     def all_tools(self) -> tuple[Tool[..., object], ...]:
-        """Return its tools, with the one that reads skills where it has some."""
-        return (*self.tools, skill_tool(self.skills)) if self.skills else tuple(self.tools)
+        """Return its tools, with the one that reads skills where it has some, and those of its handoffs."""
+        return (*self.tools, *((skill_tool(self.skills),) if self.skills else ()), *self.handoff_tools())
 
     def answering(self) -> Provider:
         """Return what answers its requests, in the protocol of its configuration."""
@@ -290,8 +300,8 @@ SUBAGENT_DESCRIPTION = "Have the agent {name} carry out a task, and get its answ
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class SubagentTool(Tool[P, R_co]):
-    """A tool whose calls another agent carries out; made by `subagent` or `Agent.as_tool`.
+class AgentTool(Tool[P, R_co]):
+    """A tool that leads to another agent.
 
     Attributes:
         agent: that agent, or the name of one of the runtime.
@@ -308,6 +318,14 @@ class SubagentTool(Tool[P, R_co]):
     def agent_name(self) -> str:
         """The agent's name."""
         return self.agent if isinstance(self.agent, str) else self.agent.name
+
+
+class SubagentTool(AgentTool[P, R_co]):
+    """A tool whose calls another agent carries out; made by `subagent` or `Agent.as_tool`."""
+
+
+class HandoffTool(AgentTool[P, R_co]):
+    """A tool that hands the conversation to another agent; made by `handoff`, or of an agent in `Agent.handoffs`."""
 
 
 def subagent(
@@ -369,8 +387,52 @@ def subagent(
         signature,
         lambda values, context: _answer(agent_name, make(**values), context),
         checked_validator(_some_text, shown, signature.names) if task is None else None,
-        rules=checked_rules(spec, {**options}, per_session=True),
+        rules=checked_rules(spec, None, options.get("concurrency"), per_session=True),
         result_limit=checked_result_limit(shown, options),
+        agent=agent,
+    )
+
+
+HANDOFF_DESCRIPTION = "Hand the conversation to the agent {name}, which goes on with it from here."
+
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def handoff(
+    agent: AnyAgent | str,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    history: ShownHistory = "all",
+    tier: Tier = "act",
+) -> HandoffTool[..., object]:
+    """Return a tool by which a model hands its conversation to another agent, for `Agent(handoffs=[…])`.
+
+    Args:
+        agent: the agent; or the name of one that the runtime has for another reason, such as the one to hand back to.
+        name: of the tool; `transfer_to_<agent>` if None.
+        description: what a model is told.
+        history: what the other agent is shown of what was said before: `all`, the latest `input`, or what a plain
+            function returns of the messages, which must hold the latest input, and each call with its result.
+        tier: see `tool`; `confirm` has a person asked first.
+
+    Raises:
+        ConfigError: something of it cannot work; names the tool.
+    """
+    if not isinstance(agent, Agent | str):
+        raise ConfigError(f"a handoff is to an Agent or the name of one, not {type(agent).__name__}")
+    if not callable(history) and history not in ("all", "input"):
+        raise ConfigError(f'the history of a handoff is "all", "input" or a function, not {history!r:.80}')
+    agent_name = agent if isinstance(agent, str) else agent.name
+    shown = name if isinstance(name, str) else f"transfer_to_{_NOT_IN_A_NAME.sub('_', agent_name)}"[:64]
+    signature = Signature(_given_reason, tool=shown)
+    told = description or HANDOFF_DESCRIPTION.format(name=agent_name)
+    return HandoffTool(
+        checked_spec(shown, told, signature.input.schema, {"tier": tier}, effect="pure"),
+        _outside_of_a_runtime,
+        signature,
+        lambda _, context: _hand_over(agent_name, history, context),
+        None,
         agent=agent,
     )
 
@@ -380,8 +442,8 @@ def with_subagents(agent: AnyAgent) -> list[AnyAgent]:
     found: dict[int, AnyAgent] = {id(agent): agent}
     waiting = [agent]
     while waiting:
-        for item in waiting.pop().tools:
-            if isinstance(item, SubagentTool) and not isinstance(item.agent, str) and id(item.agent) not in found:
+        for item in waiting.pop().all_tools():
+            if isinstance(item, AgentTool) and not isinstance(item.agent, str) and id(item.agent) not in found:
                 found[id(item.agent)] = item.agent
                 waiting.append(item.agent)
     return list(found.values())
@@ -393,22 +455,37 @@ def _given_text(
     return task
 
 
+def _given_reason(reason: Annotated[str, "Why, in a few words."] = "") -> str:
+    return reason
+
+
 def _some_text(task: str) -> str | None:
     return None if task.strip() else "the task is blank; say what is to be done"
 
 
 async def _outside_of_a_runtime(*_args: object, **_kwargs: object) -> object:
-    """Have an agent carry out a task."""
+    """Have another agent do something."""
     raise ConfigError("a subagent runs as a tool of another agent, in a runtime; use its agent by a session")
 
 
-async def _answer(agent: str, task: object, context: ToolContext[object]) -> object:
+def _calling(context: ToolContext[object]) -> tuple[CallingTool, Subagents]:
     calling = calling_tool.get()
     if calling is None or calling.subagents is None or calling.call != context.call:
-        raise ToolError("A subagent runs in the call of an agent's tool only; nothing was run.")
+        raise ToolError("Another agent runs in the call of an agent's tool only; nothing was run.")
+    return calling, calling.subagents
+
+
+async def _hand_over(agent: str, history: ShownHistory, context: ToolContext[object]) -> object:
+    calling, subagents = _calling(context)
+    await subagents.hand_over(agent, history, context, calling)
+    return f"The conversation goes on with {agent}."
+
+
+async def _answer(agent: str, task: object, context: ToolContext[object]) -> object:
+    calling, subagents = _calling(context)
     if not isinstance(task, str):
         raise ToolError(f"The task of {agent} is no text but {type(task).__name__}; nothing was run.")
-    return await calling.subagents.answer(agent, task, context, calling)
+    return await subagents.answer(agent, task, context, calling)
 
 
 def check_streams(objects: Sequence[StreamObject[Any, Any, Any]]) -> None:
@@ -468,6 +545,7 @@ class AgentParts(TypedDict, Generic[Out_co], total=False):
     objects: Sequence[StreamObject[Any, Any, Any]]
     skills: Sequence[Skill]
     skill_prompter: SkillPrompter | None
+    handoffs: "Sequence[AnyAgent | str | HandoffTool[..., object]]"
     redact: Redact
     keep_originals: bool
 

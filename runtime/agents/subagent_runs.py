@@ -11,19 +11,25 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from refold.actors.agent.session import SessionSetting
 from refold.actors.agent.subsession import ChildInput, child_session
-from refold.actors.calls.results import CallFailed
-from refold.actors.calls.tool_context import CallingTool, ToolContext
-from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed, once_log_allows
+from refold.actors.calls.conversation import Conversation, own_copy
+from refold.actors.calls.results import CallFailed, error_words
+from refold.actors.calls.tool_context import CallingTool, ShownHistory, ToolContext
+from refold.actors.calls.validation import checked_messages
+from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed, once_log_allows, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
 from refold.agents.agent import AnyAgent
 from refold.context import RuntimeContext
-from refold.events.core.content import ErrorKind
+from refold.events.core.content import ErrorKind, Message
 from refold.events.core.errors import BackpressureShed, CommandRejected, PersistenceError, ToolError
 from refold.events.core.ids import AgentId, PayloadHash, stream_name
+from refold.events.model.configuration import Handoff
+from refold.events.model.context_window import summary_fault
 from refold.events.session.commands import CancelRun, RecordCallWaiting, SendInput, SessionCommand
 from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import SessionState
 from refold.sessions.access import SessionAccess, describe_command, input_content
 from refold.sessions.outcome import Cancelled, Failed, RunResult
 from refold.sessions.sent_input import SentInput
@@ -39,7 +45,8 @@ class ChildAccess(SessionAccess):
 
     def __init__(self, context: RuntimeContext, agent: AgentId, calling: CallingTool, deps: object) -> None:
         described = describe_command(calling.context.user, calling.context.metadata)
-        super().__init__(context, child_session(calling.session, calling.call), deps=deps, described=described)
+        child, output_type = child_session(calling.session, calling.call), context.output_types.get(agent)
+        super().__init__(context, child, output_type, deps, described)
         self._agent = agent
         self._calling = calling
 
@@ -111,16 +118,48 @@ class WaitForPerson:
 
 
 class SubagentRuns:
-    """Runs the other agents of a runtime for the calls of tools.
+    """Runs the other agents of a runtime for the calls of tools, or has sessions handed to them.
 
     Args:
         context: of the runtime whose sessions they are.
         agents: of that runtime, by name.
+        settings: of their sessions, as they are now.
     """
 
-    def __init__(self, context: RuntimeContext, agents: Mapping[str, AnyAgent]) -> None:
+    def __init__(
+        self, context: RuntimeContext, agents: Mapping[str, AnyAgent], settings: Mapping[AgentId, SessionSetting]
+    ) -> None:
         self._context = context
         self._agents = agents
+        self._settings = settings
+
+    async def hand_over(
+        self, agent: str, history: ShownHistory, context: ToolContext[object], calling: CallingTool
+    ) -> None:
+        """Do as `refold.actors.calls.tool_context.Subagents` says."""
+        found = self._settings.get(AgentId(agent))
+        if found is None:
+            raise ToolError(f"The agent {agent} is not one of this runtime; the conversation stays here.")
+        shown = await self._shown(history, calling) if history != "all" else None
+        context.handoff = Handoff(agent=AgentId(agent), configuration=found.configuration, history=shown)
+
+    async def _shown(self, history: ShownHistory, calling: CallingTool) -> tuple[Message, ...]:
+        """Return what of a history is shown, in the form in which it is recorded."""
+        ref = self._context.system.ref(stream_name(SESSION_KIND, calling.session))
+        kept, latest = await read_state(ref, _before_turn, vital=True)
+        if not callable(history):
+            return (kept[latest],)
+        whole, _ = await Conversation(self._context.journal.store.read_payloads).upto(kept, len(kept))
+        try:
+            chosen = [(message, kept[whole.index(message)]) if message in whole else (message, None)
+                      for message in history(tuple(map(own_copy, whole)))]  # fmt: skip
+            shown = tuple(own or checked_messages([given])[0] for given, own in chosen)
+        except Exception as error:
+            raise ToolError(f"What is to be shown of the history cannot be told: {error_words(error)}") from error
+        fault = summary_fault(kept, latest, len(kept), shown)
+        if fault is not None:
+            raise ToolError(f"What is to be shown of the history cannot be shown: {fault}")
+        return shown
 
     async def answer(self, agent: str, task: str, context: ToolContext[object], calling: CallingTool) -> object:
         """Do as `refold.actors.calls.tool_context.Subagents` says."""
@@ -189,6 +228,12 @@ def _until_the_end(work: Background) -> Generator[None, None, None]:
         work.end()
 
 
+def _before_turn(state: SessionState) -> tuple[list[Message], int]:
+    """Return the history before the answer whose calls are open, and the place of the latest input in it."""
+    assert state.run is not None
+    return list(state.messages)[:-1], state.run.latest_input
+
+
 def _answer_in(result: RunResult[Any], agent: AnyAgent) -> object:
     """Return the answer of a run.
 
@@ -203,4 +248,4 @@ def _answer_in(result: RunResult[Any], agent: AnyAgent) -> object:
             text = f"The run of the agent {agent.name} was cancelled before it had an answer."
             raise CallFailed(text, result_kind="cancelled")
         case _:
-            return result.text if agent.output_type is None else result.parsed(agent.output_type)
+            return result.text if result.output_type is None else result.output

@@ -22,8 +22,8 @@ from refold.inspection.log_reading import EVENTS_PER_PAGE, opened, tombstone_of
 from refold.inspection.session_view import status_of
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
-from refold.sessions.outcome import RunResult
-from refold.sessions.sent_input import RunEvents, result_of
+from refold.sessions.outcome import RunResult, result_of
+from refold.sessions.sent_input import RunEvents
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.ownership import log_owner
 

@@ -23,7 +23,6 @@ from refold.actors.calls.recall import Remembered
 from refold.actors.calls.request import WantedRequest, context_of, sent_digest
 from refold.actors.calls.tool_context import running_context, session_context
 from refold.agents.agent import AnyAgent, with_subagents
-from refold.agents.opened_deps import is_opened_first
 from refold.events.core.content import Json
 from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
 from refold.events.core.errors import LogFormatError
@@ -61,13 +60,14 @@ from refold.replay.current_agent import (
     RecordedResult,
     answer_now,
     input_now,
+    replayed_deps,
     require_remembering,
     result_now,
 )
 from refold.replay.kinds_of_difference import ConfigurationChanges, changed_configuration
 from refold.replay.manifest import BundleManifest
 from refold.stores.event_store import EventStore
-from refold.tools.dry_run import ActedInDryRun, DryRun, FailedInDryRun, NotComparable, NotOpened
+from refold.tools.dry_run import ActedInDryRun, DryRun, FailedInDryRun, NotComparable
 
 T = TypeVar("T")
 
@@ -136,19 +136,12 @@ class AgentsReplay:
 
     def session(self, stream: StreamName, agent: str) -> "AgentReplay | None":
         """Return what does a session again; None where its agent is not one of these."""
-        current = self._agents.get(agent)
+        current = self.current(agent)
         return AgentReplay(stream, current, self) if current is not None else None
 
-
-def replayed_deps(agent: AnyAgent, main: AnyAgent, given: object) -> object:
-    """Return what an agent's functions depend on in a replay: what is given for that, or a value that is there."""
-    shares = agent is main or agent.deps is None or agent.deps is main.deps
-    if given is not None and shares:
-        return given
-    own = main.deps if shares else agent.deps
-    if own is not None and not is_opened_first(own):
-        return own
-    return NotOpened(f"the deps of the agent {agent.name!r}, which a replay has only where it is given some (`deps`)")
+    def current(self, agent: str | None) -> CurrentAgent | None:
+        """Return one of the agents, by its name; None = it is none of these."""
+        return self._agents.get(agent or "")
 
 
 class AgentReplay:
@@ -156,15 +149,18 @@ class AgentReplay:
 
     Args:
         stream: of the session.
-        current: its agent.
+        current: its agent, until it is handed to another one.
         agents: all of them; counts the comparisons.
     """
 
     def __init__(self, stream: StreamName, current: CurrentAgent, agents: AgentsReplay) -> None:
         store = agents.store
+        self._agents = agents
         self._stream = stream
         self._session = SessionId(kind_and_identifier(stream)[1])
-        self._current = current
+        self._current = self._first = current
+        self._gone = ""
+        """Why nothing is done again any more."""
         self._store = store
         self._dry_run = agents.dry_run
         self._tally = agents.tally
@@ -176,7 +172,9 @@ class AgentReplay:
         self._state = SESSION_CORE.initial()
         self._conversation = Conversation(store.read_payloads)
         self._recalling = PastRecalling(store, current.agent)
-        self._decisions: CurrentDecisions | None = CurrentDecisions(stream, current, self._comparison.accepts)
+        self._decisions: CurrentDecisions | None = CurrentDecisions(
+            stream, current, agents.current, agents.comparison.accepts
+        )
         self._configured: dict[int, AgentConfiguration] = {}
         self._places: list[tuple[int, int]] = [(0, 0)]
         """Position and time of each version."""
@@ -187,6 +185,9 @@ class AgentReplay:
         self._failed: list[Divergence] = []
         """Where today's code raises in this batch, and did not when it was recorded."""
         self.core_version: int | None = None
+
+    def _deciding(self) -> CurrentDecisions:
+        return CurrentDecisions(self._stream, self._first, self._agents.current, self._comparison.accepts)
 
     async def take(self, batch: Sequence[StoredEvent]) -> list[Divergence]:
         """Do one batch again; return what differs in it, of each kind of comparison the first of the session.
@@ -199,6 +200,9 @@ class AgentReplay:
         stimulus = events[0]
         if isinstance(stimulus, ev.SessionOpened):
             self._ancestors = await ancestors_of(self._store, self._session, batch[0])
+        if self._gone:
+            self._tally.miss("decision", event_ref(self._stream, batch[0].version), self._gone)
+            return []
         self._failed = []
         found: list[Divergence] = []
         decided: Divergence | None = None
@@ -219,11 +223,21 @@ class AgentReplay:
                 self._configured[version] = event.configuration
                 self.core_version = event.configuration.code.core
                 await self._configuration(event.configuration, event_ref(self._stream, version))
+            elif isinstance(event, ev.HandedOff):
+                self._hand_over(event.agent)
         return found
+
+    def _hand_over(self, agent: str) -> None:
+        current = self._agents.current(agent)
+        if current is None:
+            self._gone = f"the session was handed to the agent {agent!r}, which is none of today's"
+            return
+        self._current, self._changed = current, set()
+        self._recalling = PastRecalling(self._store, current.agent)
 
     async def _configuration(self, recorded: AgentConfiguration, place: str) -> None:
         """Note how today's configuration differs from a recorded one."""
-        current = self._current
+        current = self._agents.current(recorded.agent) or self._current
         try:
             then, now = await current.parts_of(recorded), await current.parts_of(current.configuration)
         except LogFormatError:  # The log lacks a part of it, which each request that needs it says.
@@ -241,7 +255,9 @@ class AgentReplay:
         if divergence is not None:
             self._decisions = None
         elif self._decisions.parted:
-            self._decisions = CurrentDecisions(self._stream, self._current, self._comparison.accepts)
+            self._decisions = CurrentDecisions(
+                self._stream, self._first, self._agents.current, self._comparison.accepts
+            )
             self._parted += 1
             if self._parted > PARTED_MAX or not await caught_up(self._decisions, self._store, batch[-1]):
                 self._decisions = None

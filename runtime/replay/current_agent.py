@@ -19,8 +19,9 @@ from refold.actors.calls.validation import checked_response
 from refold.actors.calls.verdicts import AnswerRules
 from refold.actors.cancellation import CancellationToken
 from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import AnyAgent, SubagentTool
+from refold.agents.agent import AgentTool, AnyAgent, HandoffTool
 from refold.agents.middleware_tools import HookedTools
+from refold.agents.opened_deps import is_opened_first
 from refold.agents.redact import redaction_of_agents
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import (
@@ -64,7 +65,7 @@ from refold.replay.core_replay import CoreReplay
 from refold.sessions.access import hooked_input
 from refold.sessions.structured_output import NOT_ACCEPTED, schema_problem
 from refold.stores.event_store import EventStore
-from refold.tools.dry_run import NotComparable
+from refold.tools.dry_run import NotComparable, NotOpened
 from refold.version import __version__
 
 OUTPUT_CHECK_BEGINS = ("The answer is not a JSON value", NOT_ACCEPTED)
@@ -249,20 +250,31 @@ class CurrentAgent:
 class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
     """Decides a session again as if today's configuration had been in force all along."""
 
-    def __init__(self, stream: StreamName, current: CurrentAgent, accepts: Accepts) -> None:
+    def __init__(
+        self, stream: StreamName, first: CurrentAgent, others: Callable[[str], CurrentAgent | None], accepts: Accepts
+    ) -> None:
         super().__init__(stream, SESSION_CORE, SESSION_CODEC, accepts)
-        self._current = current
+        self._first = first
+        self._others = others
         self._same_prices = True
 
     def _decoded(self, batch: Sequence[StoredEvent]) -> list[ev.SessionEvent]:
         return [self._in_place(event) for event in super()._decoded(batch)]
 
     def _in_place(self, event: ev.SessionEvent) -> ev.SessionEvent:
-        if not isinstance(event, ev.AgentConfigured):
-            return event
-        now = self._current.in_place_of(event.configuration)
-        self._same_prices = now.prices == event.configuration.prices
-        return msgspec.structs.replace(event, configuration=now)
+        match event:
+            case ev.AgentConfigured(configuration=configuration):
+                now = self._now(configuration)
+                self._same_prices = now.prices == configuration.prices
+                return msgspec.structs.replace(event, configuration=now)
+            case ev.ToolCallCompleted(handoff=handoff) if handoff is not None:
+                handoff = msgspec.structs.replace(handoff, configuration=self._now(handoff.configuration))
+                return msgspec.structs.replace(event, handoff=handoff)
+            case _:
+                return event
+
+    def _now(self, recorded: AgentConfiguration) -> AgentConfiguration:
+        return (self._others(recorded.agent) or self._first).in_place_of(recorded)
 
     def _counted_alike(self, recorded: ev.SessionEvent, now: ev.SessionEvent) -> ev.SessionEvent:
         """Return an event of now likewise; what a run costs by other prices decides nothing but budgets."""
@@ -271,6 +283,17 @@ class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
             return now
         cost = recorded.totals.cost if isinstance(recorded, ev.TerminalEvent) and recorded.totals else 0.0
         return msgspec.structs.replace(now, totals=msgspec.structs.replace(now.totals, cost=cost))
+
+
+def replayed_deps(agent: AnyAgent, main: AnyAgent, given: object) -> object:
+    """Return what an agent's functions depend on in a replay: what is given for that, or a value that is there."""
+    shares = agent is main or agent.deps is None or agent.deps is main.deps
+    if given is not None and shares:
+        return given
+    own = main.deps if shares else agent.deps
+    if own is not None and not is_opened_first(own):
+        return own
+    return NotOpened(f"the deps of the agent {agent.name!r}, which a replay has only where it is given some (`deps`)")
 
 
 def require_remembering(recalling: PastRecalling) -> None:
@@ -428,6 +451,10 @@ def result_now(
             recorded = CallFailed(text_of(said), result_kind=kind)
         elif isinstance(event, ev.ToolCallCompleted) and event.ends_run:
             context.finished = text_of(said)
+        if isinstance(event, ev.ToolCallCompleted) and event.handoff is not None:
+            tool = current.tools.get(found.name)
+            same = isinstance(tool, HandoffTool) and tool.agent_name == event.handoff.agent
+            context.handoff = event.handoff if same else None
         missed: str | None = None
         command: RecordToolResult | None = None
         try:
@@ -463,8 +490,8 @@ def _of_the_body(event: RecordedResult, call: TurnCall, current: CurrentAgent) -
         return event.kind == "transient"
     if not event.started or event.broken or not call.started:
         return False
-    if event.kind == "denied":  # By a person after a crash; or a subagent's, which has no middleware of its own.
-        return call.approval != "denied" and not isinstance(current.tools.get(call.name), SubagentTool)
+    if event.kind == "denied":  # By a person after a crash; or a tool's that leads to another agent.
+        return call.approval != "denied" and not isinstance(current.tools.get(call.name), AgentTool)
     # A transient failure would have been that of an attempt: this one is what an attempt that was not made is told as.
     return event.kind == "permanent" or (event.kind == "transient" and call.failure is None)
 
@@ -488,6 +515,7 @@ async def _command(
         content=content,
         kind=kind,
         ends_run=kind is None and context.finished is not None,
+        handoff=context.handoff if kind is None else None,
         original=context.original[0],
         again=kind == "transient",
     )

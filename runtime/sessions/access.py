@@ -51,9 +51,9 @@ from refold.events.session.commands import (
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import SessionEvent, SessionOpened
-from refold.events.session.state import SessionState, find_call
+from refold.events.session.state import FinishedRun, SessionState, find_call
 from refold.inspection.log_reading import content_by_hash
-from refold.sessions.outcome import OwnType
+from refold.sessions.outcome import OwnType, RunResult, result_of
 from refold.sessions.structured_output import output_schema, run_instruction
 from refold.stores.event_store import EventStore
 from refold.stores.folding import Fold
@@ -338,6 +338,8 @@ class SessionAccess:
         """What its runs depend on; None = on what they do anyway."""
         self.output_type = output_type
         """What the answers of its agent are; None = text."""
+        self._is_own_type = False
+        """Whether that is of a run, whichever agent answers."""
         self.session = session
         self._described = [described]
         """What its user says of the session, in the one place of all that are made of it; None = nothing."""
@@ -352,8 +354,16 @@ class SessionAccess:
         """
         access, output_type = copy.copy(self), given.get("output_type")
         access.deps = self.deps if deps is None else deps
-        access.output_type = self.output_type if output_type is None else output_type
+        if output_type is not None:
+            access.output_type, access._is_own_type = output_type, True
         return access
+
+    async def result(self, finished: FinishedRun) -> RunResult[Any]:
+        """Return what a caller is told of a finished run, whose answer may be another agent's by then."""
+        output_type = self.output_type
+        if finished.agent is not None and not self._is_own_type:
+            output_type = self.context.output_types.get(finished.agent)
+        return await result_of(finished, self.context.store, output_type)
 
     async def of_session_below(self, session: SessionId) -> "SessionAccess":
         """Return access to a session that a call began; its runs have the same `deps`, or those of their own agent."""

@@ -1,16 +1,19 @@
 """What a caller is told of a run: how it ended, what one turn did, and what model calls took."""
 
-from typing import Generic, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from refold.events.core.content import ToolResultBlock, ToolUseBlock, text_of, tool_uses
+from refold.events.core.content import StoredBlock, TextBlock, ToolResultBlock, ToolUseBlock, text_of, tool_uses
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId
 from refold.events.model.messages import StopReason, Usage
+from refold.events.model.payloads import restore
 from refold.events.session.events import ModelInterrupted, ModelResponded, ToolCallCompleted, ToolCallFailed
+from refold.events.session.state import FinishedRun
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.sessions.structured_output import parsed_output
+from refold.stores.event_store import EventStore
 from refold.type_parameters import Out_co
 
 T = TypeVar("T")
@@ -161,3 +164,35 @@ class TurnResult(msgspec.Struct, Generic[Out_co], frozen=True, kw_only=True):
                 )
         answers = (item.event for item in self.events if isinstance(item.event, ModelResponded))
         return [(use, results[use.id]) for answer in answers for use in tool_uses(answer.content) if use.id in results]
+
+
+async def result_of(
+    finished: FinishedRun, store: EventStore, output_type: type[object] | None = None
+) -> RunResult[Any]:
+    """Return what a caller is told of a finished run; large text is read from the payloads."""
+    stored = [block.hash for block in finished.final if isinstance(block, StoredBlock)]
+    payloads = await store.read_payloads(stored) if stored else {}
+    blocks = [restore(block, payloads) if isinstance(block, StoredBlock) else block for block in finished.final]
+    outcome: Outcome
+    match finished.outcome:
+        case "completed":
+            outcome = Completed()
+        case "cancelled":
+            outcome = Cancelled()
+        case "failed":
+            error, trip = RunError(kind=finished.kind or "agent_loop", message=finished.message), finished.trip
+            outcome = Failed(error=error)
+            if trip is not None:
+                outcome = Tripped(error=error, guardrail=trip.guardrail, on=trip.on, reason=trip.reason)
+    # The state says `end_turn`, too, where there was no answer.
+    has_answered = finished.outcome == "completed" or finished.kind in ("empty_answers", "refused")
+    return RunResult(
+        run=finished.run,
+        outcome=outcome,
+        text="".join(block.text for block in blocks if isinstance(block, TextBlock)),
+        usage=finished.usage,
+        cost=finished.cost,
+        turns=finished.turns,
+        stop_reason=finished.stop_reason if has_answered or finished.stop_reason != "end_turn" else None,
+        output_type=output_type,
+    )

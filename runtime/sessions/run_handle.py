@@ -30,7 +30,7 @@ from refold.publishing.notifications import Published, RecordedSessionEvent, Str
 from refold.publishing.subscription import CAPACITY, ReadEvents, ReadingPlace, Subscription
 from refold.sessions.access import SessionAccess, checked_key
 from refold.sessions.outcome import RunResult
-from refold.sessions.sent_input import RunEvents, finished_at, result_of
+from refold.sessions.sent_input import RunEvents, finished_at
 from refold.stores.event_store import EventStore
 from refold.type_parameters import Out_co
 
@@ -73,7 +73,7 @@ class RunHandle(Generic[Out_co]):
                 ended = await self._ended_in_log()
             if ended is None or bus.is_ending(self.session, self.run):
                 ended = await follower.ended(self.run)
-        return await result_of(await finished_at(access, ended), access.context.store, access.output_type)
+        return await access.result(await finished_at(access, ended))
 
     async def cancel(self, *, reason: str | None = None) -> None:
         """End the run as cancelled, and return when that is durable; one that has ended stays.

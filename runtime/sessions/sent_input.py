@@ -19,11 +19,9 @@ from refold.actors.cancellation import CancellationToken
 from refold.actors.effects import Performed
 from refold.actors.kernel.clock import Timer
 from refold.events.core.cleaning import recorded_reason
-from refold.events.core.content import StoredBlock, TextBlock
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash, RunId
 from refold.events.model.configuration import RunOptions
-from refold.events.model.payloads import restore
 from refold.events.session.commands import AllowTurn, CancelRun, SendInput
 from refold.events.session.events import (
     CancelRequested,
@@ -40,8 +38,7 @@ from refold.events.session.state import FinishedRun, SessionState, awaits_step, 
 from refold.publishing.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.sessions.access import Input, SessionAccess, checked_key, checked_time, input_blocks
-from refold.sessions.outcome import Cancelled, Completed, Failed, Outcome, RunError, RunResult, Tripped
-from refold.stores.event_store import EventStore
+from refold.sessions.outcome import RunResult
 
 log = logging.getLogger("refold.runtime")
 
@@ -224,7 +221,7 @@ class SentInput:
         if isinstance(finished, PausedRun):
             return finished
         self.ended_at = finished.version
-        return await result_of(finished, self._access.context.store, self._access.output_type)
+        return await self._access.result(finished)
 
     async def _take_place_of(self, key: str) -> None:
         """Take a place of the runtime's guard, where no input of the key has been sent.
@@ -397,35 +394,3 @@ class RunWatcher:
             except BaseException as error:  # noqa: BLE001 - The caller's own error: it is raised to the caller.
                 self.failure = error
                 self._access.cancel_surely(CancelRun(run=self._run, reason=self._reason))
-
-
-async def result_of(
-    finished: FinishedRun, store: EventStore, output_type: type[object] | None = None
-) -> RunResult[Any]:
-    """Return what a caller is told of a finished run; large text is read from the payloads."""
-    stored = [block.hash for block in finished.final if isinstance(block, StoredBlock)]
-    payloads = await store.read_payloads(stored) if stored else {}
-    blocks = [restore(block, payloads) if isinstance(block, StoredBlock) else block for block in finished.final]
-    outcome: Outcome
-    match finished.outcome:
-        case "completed":
-            outcome = Completed()
-        case "cancelled":
-            outcome = Cancelled()
-        case "failed":
-            error, trip = RunError(kind=finished.kind or "agent_loop", message=finished.message), finished.trip
-            outcome = Failed(error=error)
-            if trip is not None:
-                outcome = Tripped(error=error, guardrail=trip.guardrail, on=trip.on, reason=trip.reason)
-    # The state says `end_turn`, too, where there was no answer.
-    has_answered = finished.outcome == "completed" or finished.kind in ("empty_answers", "refused")
-    return RunResult(
-        run=finished.run,
-        outcome=outcome,
-        text="".join(block.text for block in blocks if isinstance(block, TextBlock)),
-        usage=finished.usage,
-        cost=finished.cost,
-        turns=finished.turns,
-        stop_reason=finished.stop_reason if has_answered or finished.stop_reason != "end_turn" else None,
-        output_type=output_type,
-    )

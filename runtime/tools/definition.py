@@ -162,9 +162,10 @@ def _check_retries(name: str, effect: EffectClass, retries: RetryPolicy | None) 
         raise ConfigError(f"the tool {name!r} cannot work: its {problem}")
 
 
-def checked_rules(spec: ToolSpec, options: ToolOptions, *, per_session: bool = False) -> ToolRules:
-    rules = ToolRules(options.get("breaker"), options.get("concurrency"), per_session)
-    breaker, concurrency = rules.breaker, rules.concurrency
+def checked_rules(
+    spec: ToolSpec, breaker: CallBreaker | None, concurrency: int | None, *, per_session: bool = False
+) -> ToolRules:
+    rules = ToolRules(breaker, concurrency, per_session)
     problem = None
     if breaker is not None and not callable(getattr(breaker, "guard", None)):
         problem = f"breaker is a CircuitBreaker, not of type {type(breaker).__name__}"

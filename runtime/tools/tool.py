@@ -279,7 +279,7 @@ def _made(
         checked_validator(options.get("validate"), spec.name, names),
         checked_validator(options.get("action"), spec.name, names, role="action"),
         checked_result_limit(spec.name, options),
-        checked_rules(spec, options),
+        checked_rules(spec, options.get("breaker"), options.get("concurrency")),
         wants_deps,
     )
 

@@ -6,12 +6,12 @@ and breakers stay, and do in a simulation what they do in earnest. What lives on
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from refold.actors.calls.protocols import Provider
-from refold.agents.agent import AnyAgent, ApprovalHandler, SubagentTool, with_subagents
+from refold.agents.agent import AgentTool, AnyAgent, ApprovalHandler, with_subagents
 from refold.agents.loading import AgentSource, made_agent
 from refold.events.core.ids import AgentId
 from refold.events.model.configuration import ToolSpec
@@ -21,6 +21,8 @@ from refold.scenarios.world.model import SimulatedModel, simulated_provider
 from refold.scenarios.world.tools import simulated_tools
 from refold.sessions.structured_output import output_schema
 from refold.tools.tool import Tool
+
+ToOthers = TypeVar("ToOthers", bound=AgentTool[..., object])
 
 Reached: TypeAlias = Callable[[SimulatedModel], Provider]
 """Returns the provider through which a simulated model is asked."""
@@ -63,12 +65,16 @@ def simulated_agent(
                 tools=simulated_tools(
                     [subagent_too(tool, (*above, id(own))) for tool in own.tools], world, AgentId(own.name)
                 ),
+                handoffs=[agent_too(tool, (*above, id(own))) for tool in own.handoff_tools()],
                 approval=approval,
             )
         return made[id(own)]
 
     def subagent_too(tool: Tool[..., object], above: tuple[int, ...]) -> Tool[..., object]:
-        if not isinstance(tool, SubagentTool) or isinstance(tool.agent, str):
+        return agent_too(tool, above) if isinstance(tool, AgentTool) else tool
+
+    def agent_too(tool: ToOthers, above: tuple[int, ...]) -> ToOthers:
+        if isinstance(tool.agent, str):
             return tool
         leads_back = id(tool.agent) in above  # To one that is not made yet, and that the runtime has in any case.
         return replace(tool, agent=tool.agent.name if leads_back else simulated(tool.agent, above))

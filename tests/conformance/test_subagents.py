@@ -264,7 +264,7 @@ def runtime_with(*tools: Any, **options: Any) -> refold.AgentRuntime:
 
 REFUSED: dict[str, Callable[[], object]] = {
     "two agents are named 'agent'": lambda: runtime_with(agent_of("agent").as_tool()),
-    "the subagent 'nobody', and the runtime has only 'agent'": lambda: runtime_with(refold.subagent("nobody")),
+    "the agent 'nobody', and the runtime has only 'agent'": lambda: runtime_with(refold.subagent("nobody")),
     "two tools named 'h'": lambda: refold.AgentRuntime(boss_of(agent_of("h"), agent_of("h"))),
     "give it as name=": lambda: agent_of("dr. who").as_tool(),
     "is an Agent or the name of one, not int": lambda: refold.subagent(7),  # type: ignore[arg-type]

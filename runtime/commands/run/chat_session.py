@@ -28,8 +28,7 @@ from refold.events.session.state import history
 from refold.inspection.session_view import SessionView, view_session
 from refold.inspection.summaries import call_words
 from refold.remote.owner import InboxReader
-from refold.sessions.outcome import RunResult
-from refold.sessions.sent_input import result_of
+from refold.sessions.outcome import RunResult, result_of
 from refold.stores.sqlite.file import absolute
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from refold.publishing.event_bus import Follower
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import Subscription
 from refold.remote.owner import InboxReader
-from refold.sessions.outcome import Cancelled, RunResult
-from refold.sessions.sent_input import result_of
+from refold.sessions.outcome import Cancelled, RunResult, result_of
 from refold.sessions.session import Session
 from refold.stores.sqlite.file import absolute
 

@@ -27,7 +27,9 @@ from refold.events.model.refused import INPUT_NOTE, inputs_unanswered
 from refold.events.session.state import SessionState, Turn
 from tests.selfcheck.exhaustive.log_reader import ObservedSession
 
-_FIELDS = rb"version|input|started|asked|failed|retry|requested|terminal|cancelled|configured|summarised|set_at"
+_FIELDS = (
+    rb"handed_off|version|input|started|asked|failed|retry|requested|terminal|cancelled|configured|summarised|set_at"
+)
 _VERSION = re.compile(rb'(run_|call_|input:|"(?:' + _FIELDS + rb')":|(?<=_)[0-9]":)([0-9]+)')
 """A version, behind what says that it is one; the last choice finds `"call_7_0":9`, the start of a call."""
 

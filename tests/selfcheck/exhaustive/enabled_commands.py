@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import msgspec
 
 from refold.events.core.content import ImageBlock, Message, TextBlock, ToolUseBlock
-from refold.events.core.ids import RunId, SessionId, ToolCallId
-from refold.events.model.configuration import AgentConfiguration
+from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.model.configuration import AgentConfiguration, Handoff
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.model.refused import GuardrailTrip, Part, RefusedParts
 from refold.events.session import commands
@@ -74,6 +74,8 @@ class EnabledCommands:
         self._scope = scope
         self._configuration = configuration(scope)
         self._answers = answers(scope)
+        other = msgspec.structs.replace(self._configuration, agent=AgentId("other"))
+        self._handoff = Handoff(agent=other.agent, configuration=other)
         self._opening = (
             Move(commands.OpenSession(session=SESSION, agent=AGENT)),
             Move(commands.Configure(configuration=self._configuration)),
@@ -232,6 +234,8 @@ class EnabledCommands:
                     )
             if self._scope.finishes:
                 yield Move(commands.RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
+            if self._scope.hands_off:
+                yield Move(commands.RecordToolResult(call=call, content=DONE, handoff=self._handoff), seen.running)
             if self._scope.breaks is not None:
                 yield Move(
                     commands.RecordToolResult(call=call, content=_IMAGE, kind="permanent", broken=True), seen.running

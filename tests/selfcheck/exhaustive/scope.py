@@ -121,6 +121,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """A call waits for a person only so long."""
     summaries: int = 0
     """How often a summary may come to stand for the oldest message of the history in one run."""
+    hands_off: bool = False
+    """A tool may hand the session to another agent."""
     guards: bool = False
     """Guardrails may trip on inputs and on answers."""
     refuses: bool = False

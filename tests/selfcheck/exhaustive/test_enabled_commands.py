@@ -37,6 +37,7 @@ SCOPE = Scope(
     summaries=1,
     refuses=True,
     guards=True,
+    hands_off=True,
     waits=True,
     describes=True,
 )
