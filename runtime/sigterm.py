@@ -26,7 +26,7 @@ EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 
 
 @asynccontextmanager
-async def stop_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
+async def stop_on_sigterm(runtime: AgentRuntime[Any]) -> AsyncGenerator[None]:
     """Close `runtime` at SIGTERM, cancel what the block does then, and exit with code 143.
 
     `async with AgentRuntime(...) as runtime, stop_on_sigterm(runtime): ...`. Open runs are left open, to go on at the
@@ -59,7 +59,7 @@ async def stop_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def close_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
+async def close_on_sigterm(runtime: AgentRuntime[Any]) -> AsyncGenerator[None]:
     """Begin to close `runtime` at SIGTERM or SIGINT, and let the server go on with what it does then.
 
     For the lifespan of a web server: `async with AgentRuntime(...) as runtime, close_on_sigterm(runtime): yield`. A
@@ -107,7 +107,7 @@ def _restore(number: signal.Signals, previous: _Handler) -> None:
 class _Stop:
     """The end of a runtime and of the block that uses it."""
 
-    def __init__(self, runtime: AgentRuntime) -> None:
+    def __init__(self, runtime: AgentRuntime[Any]) -> None:
         self.closing: asyncio.Task[None] | None = None
         """Set once the signal has come."""
         self._runtime = runtime

@@ -106,7 +106,9 @@ def test_there_is_a_readme_with_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"], ids=lambda path: path.name
+    "document",
+    [*DOCUMENTS, *(ROOT / "examples").rglob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"],
+    ids=lambda path: path.name,
 )
 def test_links_lead_to_files_and_headings(document: Path) -> None:
     for target in re.findall(r"\]\(([^()\s]+)\)", document.read_text(encoding="utf-8")):
@@ -148,7 +150,7 @@ def test_documented_code_runs(story: list[Block], monkeypatch: pytest.MonkeyPatc
     run(story, monkeypatch, tmp_path)
 
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 
 LOGGERS = {
     f"refold.{name}" for name in ("approval", "inbox", "model", "provider", "runtime", "session", "snapshots", "tool")

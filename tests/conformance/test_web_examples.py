@@ -1,6 +1,5 @@
-"""The examples for web servers and scripts, as their readers run them: real servers, real HTTP, a restart."""
+"""The examples for Flask and scripts, as their readers run them: a real server, real HTTP, a restart."""
 
-import asyncio
 import json
 import re
 import signal
@@ -20,19 +19,17 @@ import pytest
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, ToolContext, stall, tool, use
 from tests.conformance.processes import QUIET, ROOT, command_line, left_in, run, started
 
-SERVERS = {
-    "fastapi": ["-m", "uvicorn", "examples.fastapi_app:app", "--port", "0"],
-    "flask": ["-m", "flask", "--app", "examples.flask_app", "run", "--port", "0"],
-}
-
-servers = pytest.mark.parametrize("server", SERVERS)
-
 
 @contextmanager
-def serving(server: str, folder: Path) -> Iterator[httpx.Client]:
-    """Run an example's server in a folder until the block ends, and then as Ctrl-C ends it."""
+def serving(folder: Path) -> Iterator[httpx.Client]:
+    """Run Flask's server in a folder until the block ends, and then as Ctrl-C ends it."""
     environment = QUIET | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    with started(command_line(*SERVERS[server]), stderr=subprocess.STDOUT, cwd=folder, env=environment) as process:
+    with started(
+        command_line("-m", "flask", "--app", "examples.flask_app", "run", "--port", "0"),
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        env=environment,
+    ) as process:
         assert process.stdout is not None
         said = list[str]()
         address = None
@@ -57,36 +54,33 @@ def ask(client: httpx.Client, session: str, text: str, key: str | None = None) -
 
 
 @pytest.mark.slow
-@servers
-def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(server: str, tmp_path: Path) -> None:
-    with serving(server, tmp_path) as client:
+def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(tmp_path: Path) -> None:
+    with serving(tmp_path) as client:
         first = ask(client, "alice", "Weather in Lisbon?", "17")
         assert first.json() == first.json() | {"outcome": "Completed", "text": "Lisbon: sunny, 24 degrees."}
         assert ask(client, "alice", "Weather in Lisbon?", "17").json() == first.json()
         assert ask(client, "alice", "Weather in Porto?").json()["text"] == "Porto: rain, 17 degrees."
         refused = ask(client, "alice", "Weather in Faro?", "17")
         assert (refused.status_code, "17" in refused.text) == (422, True)
-    assert left_in(tmp_path / f"{server}.db").closed
-    with serving(server, tmp_path) as client:
+    assert left_in(tmp_path / "flask.db").closed
+    with serving(tmp_path) as client:
         assert ask(client, "alice", "Weather in Lisbon?", "17").json() == first.json()
         texts = [message["text"] for message in client.get("/sessions/alice").json()]
         assert [text for text in texts if text.endswith("?")] == ["Weather in Lisbon?", "Weather in Porto?"]
 
 
 @pytest.mark.slow
-@servers
-def test_a_server_answers_many_at_once(server: str, tmp_path: Path) -> None:
-    with serving(server, tmp_path) as client, ThreadPoolExecutor(16) as threads:
+def test_a_server_answers_many_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as client, ThreadPoolExecutor(16) as threads:
         cities = {"Lisbon": "sunny, 24", "Porto": "rain, 17", "Faro": "sunny, 27"}
         asked = [(f"s{number}", city) for number in range(16) for city in cities]
         answers = threads.map(lambda question: ask(client, question[0], question[1]).json()["text"], asked)
         assert list(answers) == [f"{city}: {cities[city]} degrees." for _, city in asked]
-    assert left_in(tmp_path / f"{server}.db").closed
+    assert left_in(tmp_path / "flask.db").closed
 
 
 @pytest.mark.slow
-@servers
-def test_a_server_streams_an_answer_as_server_sent_events(server: str, tmp_path: Path) -> None:
+def test_a_server_streams_an_answer_as_server_sent_events(tmp_path: Path) -> None:
     def events_of(text: str) -> list[tuple[str, object]]:
         with client.stream(
             "POST", "/sessions/alice/stream", json={"text": text}, headers={"Idempotency-Key": "1"}
@@ -96,7 +90,7 @@ def test_a_server_streams_an_answer_as_server_sent_events(server: str, tmp_path:
         pairs = [piece.split("\n") for piece in pieces]
         return [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in pairs]
 
-    with serving(server, tmp_path) as client:
+    with serving(tmp_path) as client:
         events = events_of("Weather in Lisbon?")
         assert events[0] == ("progress", "looking up Lisbon")
         assert events[-1] == ("end", "Completed")
@@ -105,29 +99,6 @@ def test_a_server_streams_an_answer_as_server_sent_events(server: str, tmp_path:
         assert "".join(map(str, texts)) == "Lisbon: sunny, 24 degrees."
         [(kind, refusal)] = events_of("Weather in Porto?")
         assert (kind, "1" in str(refusal)) == ("error", True)
-
-
-@pytest.mark.slow
-def test_a_server_accepts_a_question_and_its_answer_is_read_from_any_place_on(tmp_path: Path) -> None:
-    def read(name: str, place: str = "0") -> list[tuple[str, str]]:
-        answer = client.get(f"/runs/{name}/events", headers={"Last-Event-ID": place})
-        assert answer.status_code == 200, answer.text
-        lines = [event.split("\n") for event in answer.text.strip().split("\n\n")]
-        return [(line[0].removeprefix("id: "), line[-1].removeprefix("data: ")) for line in lines]
-
-    with serving("fastapi", tmp_path) as client:
-        accepted = client.post(
-            "/sessions/alice/runs", json={"text": "Weather in Lisbon?"}, headers={"Idempotency-Key": "1"}
-        )
-        assert (accepted.status_code, accepted.json()) == (202, {"id": "alice/run_3"})
-        events = read("alice/run_3")
-        assert (events[0], events[-1][1]) == (("3", '"InputQueued"'), '"RunCompleted"')
-        assert client.get("/runs/alice/run_4/events").status_code == 404
-        assert ask(client, "alice", "Weather in Lisbon?", "1").json()["text"] == "Lisbon: sunny, 24 degrees."
-    with serving("fastapi", tmp_path) as client:
-        whole = read("alice/run_3")
-        assert [event for event in whole if event[1] == '"RunCompleted"'] == [events[-1]]
-        assert read("alice/run_3", whole[2][0]) == whole[3:]
 
 
 def test_the_script_asks_once_and_remembers(tmp_path: Path) -> None:
@@ -158,37 +129,6 @@ def stalled() -> AgentRuntime:
     """Make a runtime whose run reports something and then gets no answer."""
     provider = ScriptedProvider([use("look"), stall("never", after=0)])
     return AgentRuntime(AgentConfig(model="m", streaming=True), provider=provider, tools=[look])
-
-
-async def test_who_hangs_up_on_a_stream_of_fastapi_cancels_the_run(example: Callable[[str], Any]) -> None:
-    app = example("fastapi_app").app
-    hung_up = asyncio.Event()
-
-    async def receive() -> dict[str, Any]:
-        if received:
-            return received.pop()
-        await hung_up.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: dict[str, Any]) -> None:
-        if b"looking" in message.get("body", b""):
-            hung_up.set()
-
-    received = [{"type": "http.request", "body": b'{"text": "Weather?"}', "more_body": False}]
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/sessions/alice/stream",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    async with stalled() as runtime:
-        app.state.runtime = runtime
-        await app(scope, receive, send)
-        kinds = [type(recorded.event).__name__ async for recorded in (await runtime.session("alice")).events()]
-        assert kinds[-1] == "RunCancelled"
 
 
 @pytest.mark.parametrize("body", [{}, {"text": 7}, ["text"], "text"])
