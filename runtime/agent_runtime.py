@@ -17,7 +17,6 @@ from typing import Any, Generic, Self, Unpack, overload
 
 from refold.actors.calls.policy import Policy
 from refold.actors.calls.protocols import Provider
-from refold.actors.effects import read_state
 from refold.actors.hosting import Host, SyncHost
 from refold.actors.kernel.clock import moved_after
 from refold.actors.kernel.system import ActorSystem
@@ -25,16 +24,13 @@ from refold.actors.sync.loop_thread import AlreadyClosed, LoopThread, blocking, 
 from refold.agents.agent import Agent, AgentParts, AnyAgent, ApprovalHandler, agent_of, parts_and_rest
 from refold.agents.skill import Skill, checked_skills
 from refold.context import RuntimeContext
-from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.core.errors import ConfigError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
-from refold.events.core.pure_core import Wait
 from refold.events.model.configuration import AgentConfig
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.react import pending
-from refold.events.session.state import SessionState
 from refold.inspection.log_reading import require_not_deleted
 from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
-from refold.keeping.deletion import Deletion, UserDeletion, delete_in, delete_user_in
+from refold.keeping.deletion import Deletion, UserDeletion, delete_user_in, forget_in
 from refold.keeping.retention import ENDED, EndedStatus, Retention, retain_in
 from refold.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
@@ -43,7 +39,7 @@ from refold.providers.function import ProviderFunction
 from refold.publishing.event_bus import Subscriber
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
-from refold.sessions.access import describe_command
+from refold.sessions.access import describe_command, require_no_own_deps
 from refold.sessions.run_handle import RunHandle, run_id_parts
 from refold.sessions.session import Session
 from refold.sessions.turn_checkpoints import StepSnapshots
@@ -76,6 +72,9 @@ class AgentRuntime(Generic[Out_co]):
         append_timeout_s: after how long an append counts as hanging; default 30.
         allow_shared_folder: whether the log may lie in a folder where other users may make files, each of which is then
             refused by its name; default False.
+        share: whether any number of processes may open the log by this same program: the first one owns it, the others
+            reach it through that one, and one of them takes it over when the owner has ended; default False. See
+            `is_owner`.
         inbox_poll_s: how often a runtime whose log is a file looks for commands of other processes; default 0.2, 0 =
             never.
         auto_resume: whether runs that an earlier process left open go on by themselves; default True, else
@@ -176,8 +175,9 @@ class AgentRuntime(Generic[Out_co]):
         """Hosts event-sourced actors beside the sessions, on the same log: `await runtime.host("book", OrderBook)`.
 
         Raises:
-            ConfigError: the runtime is not open.
+            ConfigError: the runtime is not open, or another process owns its shared log.
         """
+        self._lifecycle.require_owner("host")
         return self._lifecycle.host
 
     @property
@@ -189,6 +189,11 @@ class AgentRuntime(Generic[Out_co]):
     def is_closing(self) -> bool:
         """Whether it is closed, or about to be."""
         return self._lifecycle.is_closing()
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process owns the log; with `share`, another one may."""
+        return self._lifecycle.guest is None
 
     @property
     def commits(self) -> int:
@@ -266,6 +271,7 @@ class AgentRuntime(Generic[Out_co]):
         """
         self.require_open()
         described = describe_command(user, metadata)
+        require_no_own_deps(self.options, deps)
         if session_id is None:
             make = self.options.session_ids
             session_id = make() if make is not None else str(uuid.uuid4())
@@ -300,14 +306,7 @@ class AgentRuntime(Generic[Out_co]):
             CommandRejected: something of it goes on or is waited for.
         """
         self.require_open()
-        stream = stream_name(SESSION_KIND, SessionId(checked_identifier(session_id, "session id")))
-        if stream not in self.system.live():
-            return
-        ref = self.system.ref(stream)
-        waited = await read_state(ref, _goes_on)
-        if waited:
-            raise CommandRejected(f"session {session_id!r} cannot be forgotten while it waits for {waited[0]}")
-        await ref.stop(block=False)
+        await forget_in(self.context, session_id)
 
     async def delete(self, session_id: str, *, cancel: bool = False, forks: bool = False) -> Deletion:
         """Delete a session, and those that its calls began: nothing of what was said can be read in the log any more.
@@ -326,15 +325,14 @@ class AgentRuntime(Generic[Out_co]):
             CommandRejected: a run is open, the session is a call's, has forks, or went on meanwhile; nothing was done.
             PersistenceError: the log failed.
         """
-        self.require_open()
-        return await delete_in(self.context, session_id, cancel=cancel, forks=forks)
+        return await self._lifecycle.delete(session_id, cancel=cancel, forks=forks)
 
     async def delete_user(self, user: str, *, cancel: bool = False) -> UserDeletion:
         """Delete all sessions of a user as `delete` does, with their forks, and what memories hold of that user.
 
         Sessions of the same user that come later find nothing there and can keep nothing: name a new user then.
         """
-        self.require_open()
+        self._lifecycle.require_owner("delete_user")
         return await delete_user_in(self.context, user, cancel=cancel)
 
     async def retain(
@@ -357,7 +355,7 @@ class AgentRuntime(Generic[Out_co]):
             ConfigError: the age is negative, a status is none, or the folder is none; or the log cannot delete.
             PersistenceError: the log or the archive failed; what is in no archive was not deleted.
         """
-        self.require_open()
+        self._lifecycle.require_owner("retain")
         return await retain_in(self.context, older_than, statuses, archive, dry_run=dry_run)
 
     async def sessions(self, **wanted: Unpack[SessionsWanted]) -> list[SessionId]:
@@ -477,6 +475,11 @@ class SyncRuntime(Generic[Out_co]):
         return self.asynchronous.is_closing
 
     @property
+    def is_owner(self) -> bool:
+        """Whether this process owns the log; with `share`, another one may."""
+        return self.asynchronous.is_owner
+
+    @property
     def options(self) -> Settings:
         """Its settings."""
         return self.asynchronous.options
@@ -593,8 +596,3 @@ class SyncRuntime(Generic[Out_co]):
 
     def _close_at_exit(self) -> None:
         self.close()
-
-
-def _goes_on(state: SessionState) -> list[str]:
-    """Return the keys of what ends by itself, or by an actor that a handler asks."""
-    return [effect.key for effect in pending(state) if type(effect) is not Wait]

@@ -5,26 +5,69 @@ that each can be read by itself.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from refold.actors.agent.deps import Dependencies
+from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.protocols import ToolRunner
-from refold.actors.effects import EffectsInFlight
+from refold.actors.effects import EffectsInFlight, Envelope, Performed, read_state
 from refold.actors.journal import Journal
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.ids import PayloadHash, SessionId, StreamName, stream_name
 from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import SessionState
 from refold.options import Settings
 from refold.publishing.event_bus import EventBus
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
 from refold.stores.event_store import EventStore
 
+T = TypeVar("T")
 
-class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """An open runtime, as its sessions, its inbox, its metrics and its subagents see it."""
+
+class Reach(Protocol):
+    """How sessions are reached: by their actors in this process, or through the process that owns the log."""
+
+    async def read(self, stream: StreamName, question: Callable[[SessionState], T], *, vital: bool) -> T:
+        """Return what a session's durable state answers."""
+        ...
+
+    async def ask(self, stream: StreamName, envelope: SessionEnvelope, *, timeout_s: float | None) -> Performed:
+        """Return when a command is accepted and durable; None = after the runtime's `ask_timeout_s` it is an error."""
+        ...
+
+    def tell(self, stream: StreamName, envelope: Envelope) -> None:
+        """Have a command performed, from any thread; raise ActorStopped where that is too late."""
+        ...
+
+
+class ActorReach(msgspec.Struct, frozen=True):
+    """Reaches the sessions whose actors live in this process."""
+
+    system: ActorSystem
+
+    async def read(self, stream: StreamName, question: Callable[[SessionState], T], *, vital: bool) -> T:
+        """Ask the actor."""
+        return await read_state(self.system.ref(stream), question, vital=vital)
+
+    async def ask(self, stream: StreamName, envelope: SessionEnvelope, *, timeout_s: float | None) -> Performed:
+        """Ask the actor."""
+        performed: Performed = await self.system.ref(stream).ask(envelope, block=False, timeout=timeout_s)
+        return performed
+
+    def tell(self, stream: StreamName, envelope: Envelope) -> None:
+        """Tell the actor."""
+        self.system.ref(stream).tell(envelope)
+
+
+class RuntimeContext(msgspec.Struct, kw_only=True, eq=False):
+    """An open runtime, as its sessions, its inbox, its metrics and its subagents see it.
+
+    It changes once where a runtime that shares its log takes it over: `store`, `journal`, `reach` and `has_hooks`.
+    """
 
     settings: Settings
     store: EventStore
@@ -32,6 +75,8 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     journal: Journal
     """Writes the log for all actors."""
     system: ActorSystem
+    reach: Reach
+    """How its sessions are reached."""
     event_bus: EventBus
     """Tells of events that are durable, and of what passes by."""
     dependencies: Dependencies

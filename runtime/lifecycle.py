@@ -30,10 +30,10 @@ from refold.actors.snapshots import Snapshots
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AnyAgent
 from refold.agents.opened_deps import OpenedDeps
-from refold.context import RuntimeContext
+from refold.context import ActorReach, RuntimeContext
 from refold.events.core.cleaning import clean_text, without_addresses
-from refold.events.core.errors import BackpressureShed, ConfigError, PersistenceError, RefoldError
-from refold.events.core.ids import SessionId, kind_and_identifier
+from refold.events.core.errors import BackpressureShed, ConfigError, LogInUse, PersistenceError, RefoldError
+from refold.events.core.ids import SessionId, checked_identifier, kind_and_identifier
 from refold.events.core.pure_core import keys_of
 from refold.events.core.records import StreamHead
 from refold.events.kinds.runtime import (
@@ -48,15 +48,21 @@ from refold.events.model.configuration import CORE_VERSION, CodeIdentity
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import is_scheduled
 from refold.guarded_store import ContainedStore
+from refold.keeping.deletion import Deletion, delete_in
 from refold.metrics.live import RuntimeMetrics
-from refold.options import Settings
+from refold.options import Settings, log_path
 from refold.publishing.event_bus import EventBus
-from refold.remote.owner import InboxReader, reader_of
+from refold.remote.bell import Bell, bell_of
+from refold.remote.follow import POLL_S
+from refold.remote.guest import Guest, opened_to_own
+from refold.remote.owner import InboxReader
 from refold.running_agents import LateTools, RunningAgents
 from refold.sessions.access import cancel_runs_of
 from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
 from refold.stores.memory import InMemoryStore
+from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.store import SQLiteStore
 from refold.takeover import ended_in_order, note_lost_recalls, resume_open_runs
 from refold.version import __version__
@@ -94,6 +100,11 @@ class Lifecycle:
         self._resuming: Background | None = None
         self._late: LateTools | None = None
         self._inbox: InboxReader | None = None
+        self._bell: Bell | None = None
+        self.guest: Guest | None = None
+        """Reaches the owner of a shared log; None = this runtime is the owner, or is not open."""
+        self._former_guest: Guest | None = None
+        self._taking_over: Background | None = None
 
     @property
     def context(self) -> RuntimeContext:
@@ -140,6 +151,25 @@ class Lifecycle:
         if self._closing is not None:
             raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
 
+    def require_owner(self, what: str) -> None:
+        """Do nothing where this runtime owns its log.
+
+        Raises:
+            ConfigError: another process owns the shared log, and only the owner can do this.
+        """
+        self.require_open()
+        if self.guest is not None:
+            owner = log_owner(self.guest.log)
+            who = f"process {owner.pid}" if owner is not None else "another process"
+            raise ConfigError(f"{what} is for the process that owns the shared log, which is {who} now")
+
+    async def delete(self, session: str, *, cancel: bool, forks: bool) -> Deletion:
+        """Delete a session, here or in the process that owns the log."""
+        self.require_open()
+        if self.guest is not None:
+            return await self.guest.delete(checked_identifier(session, "session id"), cancel=cancel, forks=forks)
+        return await delete_in(self.context, session, cancel=cancel, forks=forks)
+
     async def tools_in_force(self) -> None:
         """Return when the tools that were registered or removed so far are so for every input that is sent now."""
         if self._late is not None:
@@ -163,13 +193,70 @@ class Lifecycle:
         protect_from_children(asyncio.get_running_loop())
         try:
             system = self._new_system()
-            store, self._owns_store = await opened_store(self._settings)
-            self._context = self._shared(store, system)
-            await self._opened.open(self._dependencies, system)
-            await self._start(self._context)
+            if self._settings.share:
+                await self._open_shared(system)
+            else:
+                store, self._owns_store = await opened_store(self._settings)
+                self._context = self._context_of(store, system)
+            if self.guest is None:
+                await self._own(self.context)
+            else:
+                self._taking_over = system.background("wait for the log", self._take_over)
         except BaseException:
             await self._release()
             raise
+
+    async def _own(self, context: RuntimeContext) -> None:
+        await self._opened.open(self._dependencies, context.system)
+        await self._start(context)
+
+    async def _open_shared(self, system: ActorSystem) -> None:
+        """Own the log, or be a guest of its owner.
+
+        Raises:
+            PersistenceError: it can be neither written nor read, also not once its owner had the time to make it.
+        """
+        settings, clock = self._settings, system.clock
+        until_s = clock.monotonic_s() + settings.wait_for_log_s
+        while self._context is None:
+            try:
+                self._context = self._context_of(await opened_to_own(settings), system)
+            except LogInUse:
+                try:
+                    self.guest = await Guest.open(settings, system, self.event_bus)
+                except PersistenceError:
+                    if clock.monotonic_s() >= until_s:
+                        raise
+                    await clock.sleep(POLL_S)  # Its owner is about to make it, or to end.
+                else:
+                    self._context = self._context_of(self.guest.store, system)
+            self._owns_store = True
+
+    async def _take_over(self) -> None:
+        """Own the log once no other runtime does; a runtime that cannot closes, so that another one may."""
+        guest, context = self.guest, self.context
+        assert guest is not None
+        store = None
+        try:
+            if self._former_guest is not None:
+                raise ConfigError("other code cancelled it")
+            store = await guest.owned()
+            log.info("process %d owns the log %s now", os.getpid(), store.name)
+            self._former_guest = guest
+            await guest.taken_over(store)
+            self.event_bus.begin_life()
+            context.store, context.journal = store, self._journal_of(store, context.system)
+            await self._own(context)
+            context.reach, context.has_hooks = ActorReach(context.system), self._has_hooks
+            self.guest = None
+        except BaseException as error:
+            if store is not None and context.store is not store:
+                await store.close()
+            if self._closing is not None or not isinstance(error, Exception):
+                raise
+            log.critical("the log %s cannot be taken over, and the runtime closes: %s", context.store.name, error)
+            closing = self._close(context, cancel=False)
+            self._closing = asyncio.get_running_loop().create_task(closing, name="close the runtime")
 
     def _new_system(self) -> ActorSystem:
         settings = self._settings
@@ -185,25 +272,33 @@ class Lifecycle:
             on_failure=self._actor_failed,
         )
 
-    def _shared(self, store: EventStore, system: ActorSystem) -> RuntimeContext:
-        agents, every = self.agents, self._settings.snapshot_every
-        journal = Journal(store, agents.redaction)
-        self.event_bus.redaction = agents.redaction
+    @property
+    def _has_hooks(self) -> bool:
+        return any(found.hooks is not None for found in self.agents)
+
+    def _journal_of(self, store: EventStore, system: ActorSystem) -> Journal:
+        every, journal = self._settings.snapshot_every, Journal(store, self.agents.redaction)
         journal.snapshots = Snapshots(store, every, system.background) if every is not None else None
+        return journal
+
+    def _context_of(self, store: EventStore, system: ActorSystem) -> RuntimeContext:
+        agents = self.agents
+        self.event_bus.redaction = agents.redaction
         for found in agents:
             if found.hooks is not None:
                 found.hooks.publish = self.event_bus.progressed
         return RuntimeContext(
             settings=self._settings,
             store=store,
-            journal=journal,
+            journal=self._journal_of(store, system),
             system=system,
+            reach=self.guest or ActorReach(system),
             event_bus=self.event_bus,
             dependencies=self._dependencies,
             in_flight=self._in_flight,
             agents=tuple(agents.agents),
             output_types={name: each.output_type for name, each in agents.agents.items()},
-            has_hooks=any(found.hooks is not None for found in agents),
+            has_hooks=self._has_hooks and self.guest is None,  # The owner calls them.
             hooks_of=lambda agent: (agents.main if agent is None else agents[agent]).hooks,
             tools_of=lambda agent: (agents.main if agent is None else agents[agent]).tools,
             tools_in_force=self.tools_in_force,
@@ -235,8 +330,15 @@ class Lifecycle:
         self._late = await agents.attach(self.host, renew)
         if self.step_snapshots is not None:
             self.step_snapshots.begin(store, self.event_bus.subscribe, context.system.background)
+        path = log_path(self._settings)
+        if path is not None and self._settings.inbox_poll_s:
+            assert isinstance(store, SQLiteStore)
+            inbox = self._inbox = InboxReader(context, absolute(path))
+            bell = await bell_of(store, absolute(path), self.event_bus, rung=inbox.look, perform=inbox.perform_given)
+            self._bell = inbox.bell = bell
         self._resuming = context.system.background("resume open runs", lambda: self._resume(context, note))
-        self._inbox = reader_of(context)
+        if self._inbox is not None:
+            self._inbox.start(self._settings.inbox_poll_s)
 
     async def _resume(self, context: RuntimeContext, note: ActorRef) -> None:
         store = context.store
@@ -269,6 +371,10 @@ class Lifecycle:
     async def _close(self, context: RuntimeContext, cancel: bool) -> None:
         system, grace_s = context.system, self._settings.close_grace_s
         try:
+            if self._taking_over is not None:
+                await self._taking_over.stop()
+            if self.guest is not None:
+                return
             if self._inbox is not None:
                 await self._inbox.stop()
             if cancel:
@@ -289,6 +395,9 @@ class Lifecycle:
         context = self._context
         self.event_bus.close()
         try:
+            for guest in (self.guest, self._former_guest):
+                if guest is not None:
+                    await guest.close()
             if self._inbox is not None:
                 await self._inbox.stop()
             if self.step_snapshots is not None and context is not None:
@@ -325,6 +434,8 @@ class Lifecycle:
                 await context.store.close()
             elif context is not None and isinstance(context.store, ContainedStore):
                 context.store.let_go()
+            if self._bell is not None:  # Last, since it tells those who listen that the log is free.
+                self._bell.close()
 
     # Failures of actors
 

@@ -31,6 +31,7 @@ class RuntimeOptions(TypedDict, total=False):
     wait_for_log_s: float
     append_timeout_s: float
     allow_shared_folder: bool
+    share: bool
     inbox_poll_s: float
     auto_resume: bool
     app_version: str | None
@@ -64,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wait_for_log_s: float = 30.0
     append_timeout_s: float = 30.0
     allow_shared_folder: bool = False
+    share: bool = False
     inbox_poll_s: float = 0.2
     auto_resume: bool = True
     app_version: str | None = None
@@ -146,6 +148,7 @@ def _check_kinds(options: Settings) -> None:
         ("durability", options.durability, options.durability in ("full", "normal"), '"full" or "normal"'),
         ("auto_resume", options.auto_resume, isinstance(options.auto_resume, bool), "True or False"),
         ("allow_shared_folder", shared, isinstance(shared, bool), "True or False"),
+        ("share", options.share, isinstance(options.share, bool), "True or False"),
         ("app_version", app_version, app_version is None or _is_valid_text(app_version), "valid text"),
         ("clock", options.clock, _has(options.clock, "call_later"), "a Clock"),
         ("session_ids", options.session_ids, _is_plain(options.session_ids), "a plain function"),
@@ -156,6 +159,17 @@ def _check_kinds(options: Settings) -> None:
     for name, value, good, wanted in kinds:
         if not good:
             raise ConfigError(f"{name} must be {wanted}, not {value!r:.60}")
+    if options.share and (log_path(options) is None or not options.inbox_poll_s):
+        raise ConfigError(
+            "share=True is for a log that other processes can reach: give `log` the path of a file, and leave "
+            "inbox_poll_s above 0"
+        )
+
+
+def log_path(options: Settings) -> str | os.PathLike[str] | None:
+    """Return the path of a runtime's log; None where it is no file."""
+    log = options.log
+    return log if isinstance(log, str | os.PathLike) and log != ":memory:" else None
 
 
 def _is_log(value: object) -> bool:

@@ -16,6 +16,7 @@ LOGGERS: Final = (
     "refold",
     "refold.actors",
     "refold.approval",
+    "refold.bell",
     "refold.commands",
     "refold.inbox",
     "refold.memory",

@@ -20,6 +20,7 @@ from typing import Final, cast
 import msgspec
 
 from refold.actors.agent.subsession import children_prefix, parent_of
+from refold.actors.effects import read_state
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.context import RuntimeContext
 from refold.events.core.errors import CommandRejected, ConfigError
@@ -31,13 +32,15 @@ from refold.events.core.ids import (
     kind_and_identifier,
     stream_name,
 )
+from refold.events.core.pure_core import Wait
 from refold.events.core.records import StreamHead
 from refold.events.kinds.episodic import MEMORY_KIND
 from refold.events.kinds.graph import GRAPH_KIND
 from refold.events.kinds.scopes import PartKind, names_of, part_in
 from refold.events.kinds.semantic import KNOWLEDGE_KIND
 from refold.events.kinds.working_memory import WORKING_KIND
-from refold.events.session.core import SESSION_KIND
+from refold.events.session.core import SESSION_CORE, SESSION_KIND
+from refold.events.session.state import SessionState
 from refold.guarded_store import ContainedStore
 from refold.inspection.log_reading import Streams, kind_of, session_head
 from refold.inspection.session_view import ListedSession, list_sessions, listed_session
@@ -236,6 +239,22 @@ async def delete_from(
         traces=traces,
     )
     return await _completed(log, deletion, row)
+
+
+async def forget_in(context: RuntimeContext, session: str) -> None:
+    """Let go of what memory holds of a session; as `AgentRuntime.forget`."""
+    stream = stream_name(SESSION_KIND, SessionId(checked_identifier(session, "session id")))
+    if stream not in context.system.live():
+        return
+    ref = context.system.ref(stream)
+    if waited := await read_state(ref, _goes_on):
+        raise CommandRejected(f"session {session!r} cannot be forgotten while it waits for {waited[0]}")
+    await ref.stop(block=False)
+
+
+def _goes_on(state: SessionState) -> list[str]:
+    """Return the keys of what ends by itself, or by an actor that a handler asks."""
+    return [effect.key for effect in SESSION_CORE.pending(state) if type(effect) is not Wait]
 
 
 async def delete_in(

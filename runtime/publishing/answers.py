@@ -31,16 +31,23 @@ class AnswerSoFar:
         turn: which of the run's model calls it answers.
         asked: version of the event that wants it.
         since: version of the last event that says that what was streamed before it is void.
+        number: of the answer, in this life of the runtime.
     """
 
-    def __init__(self, session: SessionId, run: RunId, turn: int, *, asked: int, since: int) -> None:
+    def __init__(self, session: SessionId, run: RunId, turn: int, *, asked: int, since: int, number: int = 0) -> None:
         self.asked = asked
         self.since = since
+        self.number = number
         self._session = session
         self._run = run
         self._turn = turn
         self._end = 0
         self._parts: list[_Part] = []
+
+    @property
+    def end(self) -> int:
+        """How many characters of it have come."""
+        return self._end
 
     def add(self, delta: Delta) -> Streamed:
         """Take the next piece, and return it as readers get it."""

@@ -9,10 +9,10 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -20,7 +20,7 @@ import msgspec
 from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId, SessionId, ToolCallId
-from refold.events.model.messages import Delta, Usage
+from refold.events.model.messages import Delta, Usage, delta_text, delta_with_text
 from refold.events.secrets.redaction import NOTHING_SECRET
 from refold.events.session.events import (
     CancelRequested,
@@ -116,10 +116,21 @@ class Follower:
             self._wake.set_result(None)
 
 
+class Relay(Protocol):
+    """Passes on to other processes what the bus has told its own."""
+
+    def recorded(self, position: int) -> None: ...
+
+    def streamed(self, streamed: Streamed, answer: AnswerSoFar) -> None: ...
+
+    def progressed(self, item: Progressed) -> None: ...
+
+
 class EventBus:
     """Implements `SessionObserver` for a runtime."""
 
     def __init__(self) -> None:
+        self.relay: Relay | None = None
         self.redaction = NOTHING_SECRET
         """Taken out of what tools report."""
         self.failures = 0
@@ -133,6 +144,8 @@ class EventBus:
         """Of each open run that began or went on in this process, the version at which it did."""
         self._answers: dict[SessionId, AnswerSoFar] = {}
         """The answers that are streamed now."""
+        self._streamed = 0
+        """How many answers have begun."""
         self._subscriptions: dict[SessionId | None, WeakValueDictionary[int, Subscription]] = {}
         """By identity; who subscribed first is told first."""
         self._model_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
@@ -224,6 +237,8 @@ class EventBus:
                 cancelled.pop(event.event.run, None)
                 self._ending.setdefault(session, {})[event.event.run] = event.version
 
+        if self.relay is not None:
+            self.relay.recorded(events[-1].position)
         for run, version in cancelled.items():  # Its turn is still to come, and nobody has to wait for that.
             self._tell(session, run, EndedRun(version, cancelled_in_queue(run, version)))
 
@@ -260,10 +275,64 @@ class EventBus:
         answer = self._answers.get(session)
         if answer is None or begins or answer.asked != asked:
             since = max(asked, self._open.get(session, 0))
-            answer = self._answers[session] = AnswerSoFar(session, run, turn, asked=asked, since=since)
+            self._streamed += 1
+            answer = AnswerSoFar(session, run, turn, asked=asked, since=since, number=self._streamed)
+            self._answers[session] = answer
         piece = answer.add(delta)
+        if self.relay is not None:
+            self.relay.streamed(piece, answer)
         if self._subscriptions:
             self._pass_on(session, piece)
+
+    def mirrored(self, piece: Streamed, *, since: int, number: int, so_far: bool) -> None:
+        """Take a piece of an answer that is streamed in the owner's process.
+
+        Args:
+            piece: as its readers get it there.
+            since: of its answer, as `number`.
+            number: see `AnswerSoFar`.
+            so_far: it was streamed before, and may be known here in part.
+        """
+        session = piece.session
+        answer, text = self._answers.get(session), delta_text(piece.delta)
+        known = 0
+        if answer is not None and answer.number == number:
+            known = answer.end - piece.offset
+        elif piece.offset == 0:
+            answer = AnswerSoFar(session, piece.run, piece.turn, asked=piece.asked, since=since, number=number)
+            self._answers[session] = answer
+        if answer is None or answer.number != number or known < 0:
+            return  # Its beginning was not told here.
+        if so_far and known > 0 and known >= len(text):
+            return
+        self._pass_on(session, answer.add(delta_with_text(piece.delta, text[known:]) if known else piece.delta))
+
+    def answers(self) -> list[AnswerSoFar]:
+        """Return the answers that are streamed now."""
+        return list(self._answers.values())
+
+    def forget_answers(self, numbers: Collection[int] = ()) -> None:
+        """Drop all answers that are streamed, save those of some numbers: their owner is gone, or has ended them."""
+        self._answers = {name: answer for name, answer in self._answers.items() if answer.number in numbers}
+
+    def answer_over(self, session: SessionId) -> None:
+        """Drop the answer that is streamed in a session: the log has it, or says that it does not come."""
+        self._answers.pop(session, None)
+
+    def begin_life(self) -> None:
+        """Begin to be told by the actors of this process, where another process was the owner."""
+        self._answers.clear()
+        self._open.clear()
+
+    def followed_sessions(self) -> list[SessionId]:
+        """Return the sessions whose runs or events are waited for here, each by itself."""
+        every = (self._followers, self._subscribers, self._subscriptions)
+        return [*dict.fromkeys(name for each in every for name in each if name is not None)]
+
+    def is_followed(self, session: SessionId) -> bool:
+        """Tell whether anything here waits for what happens in a session."""
+        every = (self._subscribers, self._subscriptions)
+        return session in self._followers or any(session in each or None in each for each in every)
 
     def answer_so_far(self, session: SessionId) -> AnswerSoFar | None:
         """Return the answer that is streamed in a session now, if there is one."""
@@ -273,8 +342,15 @@ class EventBus:
         """Log what a tool reports, and pass it on to subscriptions."""
         report = self.redaction.value(report)
         log.debug("session %s: %s reports %r", session, call, report)
+        item = Progressed(session=session, call=ToolCallId(call), report=report)
+        if self.relay is not None:
+            self.relay.progressed(item)
+        self.reported(item)
+
+    def reported(self, item: Progressed) -> None:
+        """Pass on to subscriptions what a tool reports."""
         if self._subscriptions:
-            self._pass_on(session, Progressed(session=session, call=ToolCallId(call), report=report))
+            self._pass_on(item.session, item)
 
     def add(self, subscription: Subscription) -> None:
         self._subscriptions.setdefault(subscription.session, WeakValueDictionary())[id(subscription)] = subscription

@@ -16,6 +16,7 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId
 from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import ModelFailed, ModelResponded, RunCancelled, RunCompleted, RunFailed
 from refold.publishing.answers import AnswerSoFar
 from refold.publishing.notifications import Missed, Progressed, Published, RecordedSessionEvent, Streamed
 from refold.stores.event_store import EventStore
@@ -25,6 +26,9 @@ CAPACITY = 1000
 
 PAGE = 1000
 """At most so many events are read from the log at once."""
+
+ANSWER_OVER = (ModelResponded, ModelFailed, RunCompleted, RunFailed, RunCancelled)
+"""Events behind which nothing comes of an answer that was asked for before."""
 
 ReadEvents = Callable[[SessionId, int, int], Awaitable[list[RecordedSessionEvent]]]
 """Given a session, a version and a limit, returns the next events after that version."""
@@ -117,6 +121,8 @@ class Subscription:
         """Version of the first event that was put in as it became durable, of one session."""
         self._taken: int | None = None
         """Up to which version events are in the queue, or were yielded, of one session."""
+        self._answered = 0
+        """Version of the last event read from the log that ended an answer; what it ended may be told still."""
         self._owes_answer = False
         """Whether the answer that is streamed now comes next, since the reader began in the log."""
         self._held: AnswerSoFar | None = None
@@ -186,6 +192,8 @@ class Subscription:
     def put_passing(self, item: Streamed | Progressed) -> None:
         """Take what passes by, if there is room."""
         if self._ended or self._closed or (self.wants is not None and not self.wants(item)):
+            return
+        if isinstance(item, Streamed) and item.asked < self._answered:
             return
         behind = self._behind.get(item.session)
         if isinstance(item, Streamed) and (self._owes_answer or (behind is not None and behind.open_ended)):
@@ -302,6 +310,9 @@ class Subscription:
             behind.after = page[-1].version
             if self.session is not None:
                 self._taken = behind.after
+                self._answered = max(
+                    [self._answered, *(it.version for it in page if isinstance(it.event, ANSWER_OVER))]
+                )
         if len(page) < limit:
             self._owes_answer = self._owes_answer or (behind.open_ended and not self._ended)
             behind.open_ended = False
@@ -321,7 +332,7 @@ class Subscription:
         answer = self._publisher.answer_so_far(self.session) if self.session is not None else None
         self._hold(answer)
         self._held = None
-        if answer is not None and self._is_wanted(answer):
+        if answer is not None and answer.asked > self._answered and self._is_wanted(answer):
             known = self._known_of(answer)
             pieces = list(answer.after(known))
             self.joined += answer.count_after(known) - len(pieces)

@@ -41,8 +41,9 @@ from refold.inspection.log_reading import Batches, opened, session_head, tombsto
 from refold.keeping.deletion import OwnedLog, delete_from
 from refold.lineage.fork import ForkedLog, fork_session
 from refold.providers.http.secrets import redaction_of_environment
-from refold.remote.follow import POLL_S, Changes
+from refold.remote.follow import POLL_S, Alarm, Changes
 from refold.remote.protocol import (
+    NEEDS_RUNTIME,
     Done,
     Inbox,
     InboxCancel,
@@ -222,6 +223,13 @@ async def _performed_here(log: str | os.PathLike[str], inbox: Inbox, entry: Inbo
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Path, int], "OutcomeWatch"]] = WeakKeyDictionary()
 
 
+def stir_watches(inbox: Path) -> None:
+    """Have all who wait in this event loop for outcomes in an inbox look into it at once."""
+    for (path, _), watch in _watches.get(asyncio.get_running_loop(), {}).items():
+        if path == inbox:
+            watch.stir()
+
+
 async def outcome_within(inbox: Inbox, entry: InboxEntry, seconds: float, clock: Clock) -> InboxOutcome | None:
     """Return what came of a row as soon as that is noted, or None after so many seconds; raises as `Inbox.outcome`."""
     watches = _watches.setdefault(asyncio.get_running_loop(), {})
@@ -245,6 +253,7 @@ class OutcomeWatch:
         self._clock = clock
         self.waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
         self._changes = Changes(inbox.file.signature, clock, LOOK_ANYWAY_S)
+        self._alarm = Alarm(clock)
         self.looking = Background(f"watch of {inbox.file.path.name}", self._look)
 
     async def outcome(self, entry: InboxEntry, seconds: float) -> InboxOutcome | None:
@@ -272,7 +281,12 @@ class OutcomeWatch:
                 for future in self.waiting:
                     if not future.done():
                         future.set_exception(error)
-            await self._clock.sleep(POLL_S)
+            await self._alarm.wait(POLL_S)
+
+    def stir(self) -> None:
+        """Look at once: something was noted."""
+        self._changes.expect()
+        self._alarm.ring()
 
     async def _tell(self) -> None:
         waiting = dict(self.waiting)
@@ -343,6 +357,8 @@ class _Round:
                 entry.command if isinstance(entry.command, Refused) else Refused(message="the row holds no command")
             )
             await self._inbox.finish(entry, refusal)
+            return state
+        if isinstance(entry.command, NEEDS_RUNTIME):
             return state
         version = state.version
         outcome: InboxOutcome

@@ -4,6 +4,7 @@ The log is opened for reading only. The rule: a caller who waits learns why ther
 waits for a person, or no runtime owns the log.
 """
 
+import asyncio
 import math
 import os
 from collections.abc import AsyncGenerator, Callable
@@ -70,6 +71,42 @@ class Changes:
         return due
 
 
+class Alarm:
+    """A pause that may be ended early, for one task that waits.
+
+    Args:
+        clock: times it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rung = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """End the pause, or the next one."""
+        self._rung = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Return after so long, or as soon as it rings."""
+        if not self._rung:
+            waiting = self._waiting = asyncio.get_running_loop().create_future()
+
+            def over() -> None:
+                if not waiting.done():
+                    waiting.set_result(None)
+
+            timer = self._clock.call_later(seconds, over)
+            try:
+                await waiting
+            finally:
+                timer.cancel()
+                self._waiting = None
+        self._rung = False
+
+
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     """Why the end of a run is not awaited any longer."""
 
@@ -110,7 +147,7 @@ async def follow_run(
     quiet_looks = 0
     state, events = SESSION_CORE.initial(), RunEvents(run)
     stream = stream_name(SESSION_KIND, session)
-    changes = Changes(lambda: _signatures(log), clock, LOOK_ANYWAY_S)
+    changes = Changes(lambda: signatures(log), clock, LOOK_ANYWAY_S)
     async with opened(log) as store:
         while True:
             page: list[StoredEvent] = []
@@ -166,7 +203,8 @@ async def follow_session(
             await clock.sleep(POLL_S)
 
 
-def _signatures(log: str | os.PathLike[str]) -> list[tuple[int, int, int] | None]:
+def signatures(log: str | os.PathLike[str]) -> list[tuple[int, int, int] | None]:
+    """Return what the file system says of a log's files; it differs after a write."""
     return [_signature(path) for path in (os.fspath(log), f"{os.fspath(log)}-wal")]
 
 

@@ -7,11 +7,13 @@ is wrong with a row costs that row only; what is wrong with the file is logged a
 nothing.
 """
 
+import asyncio
 import logging
-import os
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from refold.actors.agent.subsession import SessionEnvelope, children_prefix
 from refold.actors.calls.middleware import hook_context
@@ -22,31 +24,36 @@ from refold.actors.kernel.supervision import Background
 from refold.context import RuntimeContext
 from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
-from refold.events.session.commands import DecideApproval, SendInput
+from refold.events.session.commands import DecideApproval, ResumeRun, SendInput
 from refold.events.session.core import SESSION_KIND
 from refold.keeping.deletion import delete_in
 from refold.lineage.fork import fork_in
-from refold.remote.follow import Changes
+from refold.remote.bell import Bell
+from refold.remote.client import stir_watches
+from refold.remote.follow import Alarm, Changes
 from refold.remote.protocol import (
     Done,
     Inbox,
     InboxCancel,
+    InboxClear,
     InboxDelete,
     InboxDescribe,
     InboxEntry,
     InboxFork,
+    InboxImport,
     InboxOutcome,
     InboxSend,
     Refused,
     SessionRow,
     described_by,
     done,
+    encoded_outcome,
+    entry_of,
     key_in_session,
     named_content,
     session_command,
 )
 from refold.sessions.access import as_described, hooked_input, require_fitting, require_size, require_unredacted
-from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxFile
 
 log = logging.getLogger("refold.inbox")
@@ -54,16 +61,6 @@ log = logging.getLogger("refold.inbox")
 LOOK_ANYWAY_S: Final = 5.0
 """After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse,
 and for rows that the log refused for a while."""
-
-
-def reader_of(context: RuntimeContext) -> "InboxReader | None":
-    """Return the reader of a runtime's inbox, started, or None where its log is no file or its options say so."""
-    path, poll_s = context.settings.log, context.settings.inbox_poll_s
-    if not isinstance(path, str | os.PathLike) or path == ":memory:" or not poll_s:
-        return None
-    reader = InboxReader(context, absolute(path))
-    reader.start(poll_s)
-    return reader
 
 
 class InboxReader:
@@ -78,7 +75,12 @@ class InboxReader:
     """
 
     def __init__(
-        self, context: RuntimeContext, log_path: Path, *, session: str | None = None, file: InboxFile | None = None
+        self,
+        context: RuntimeContext,
+        log_path: Path,
+        *,
+        session: str | None = None,
+        file: InboxFile | None = None,
     ) -> None:
         self.failures = 0
         """How often the inbox could not be read or written, or a row broke something."""
@@ -90,6 +92,11 @@ class InboxReader:
         """Its work by session."""
         self._watching: Background | None = None
         self._changes = Changes(self._inbox.file.signature, context.system.clock, LOOK_ANYWAY_S)
+        self._alarm = Alarm(context.system.clock)
+        self.bell: Bell | None = None
+        """Tells other processes that an outcome stands in the inbox."""
+        self._lines: dict[str, asyncio.Lock] = {}
+        """By session: one command at a time of those that are given directly, in the order in which they came."""
         self._complaint = ""
 
     def start(self, poll_s: float) -> None:
@@ -121,7 +128,12 @@ class InboxReader:
                 self._failed(error)
             except Exception as error:  # noqa: BLE001 - nothing in that file may keep the runtime from listening
                 self._broke(error, "looking into the inbox")
-            await self._context.system.clock.sleep(poll_s)
+            await self._alarm.wait(poll_s)
+
+    def look(self) -> None:
+        """Look at once: a command was put there."""
+        self._changes.expect()
+        self._alarm.ring()
 
     async def _look(self) -> None:
         """Give each session with rows a task, unless it has one."""
@@ -143,6 +155,7 @@ class InboxReader:
             while rows := await self._inbox.waiting(session):
                 for entry in rows:
                     await self._inbox.finish(entry, await self._perform(entry))
+                    self._noted()
         except (PersistenceError, AskTimeout) as error:  # It is tried again: whether it is in the log, its key tells.
             self._failed(error)
         except ActorStopped as error:
@@ -150,6 +163,30 @@ class InboxReader:
             self._changes.expect()
         except Exception as error:  # noqa: BLE001 - the other sessions have tasks of their own, and go on
             self._broke(error, f"the commands to session {session}")
+
+    async def perform_given(self, session: str, key: str, command: bytes) -> bytes:
+        """Perform a command that another process gives directly, and return its outcome as in the inbox.
+
+        Empty = it is not done now, or that is not known; then it comes through the inbox, under the same key.
+        """
+        entry = entry_of(session, key, command)
+        if entry is None or self._watching is None or self._watching.is_over:
+            return b""
+        line = self._lines.setdefault(session, asyncio.Lock())
+        try:
+            async with line:
+                return encoded_outcome(await self._perform(entry))
+        except (PersistenceError, AskTimeout, ActorStopped) as error:
+            log.debug("a command to session %s goes through the inbox: %s", session, error)
+            return b""
+        finally:
+            if not line.locked() and self._lines.get(session) is line:
+                del self._lines[session]
+
+    def _noted(self) -> None:
+        stir_watches(self._inbox.file.path)  # Callers of this process, who asked when another one was the owner.
+        if self.bell is not None:
+            self.bell.noted()
 
     async def _perform(self, entry: InboxEntry) -> InboxOutcome:
         """Return what came of a row, once that is durable.
@@ -188,7 +225,10 @@ class InboxReader:
         context = self._context
         stream = stream_name(SESSION_KIND, checked_identifier(session, "session id"))
         context.require_open()
-        if not isinstance(command, InboxSend | InboxDescribe) and await context.store.head(stream) is None:
+        if (
+            not isinstance(command, InboxSend | InboxDescribe | InboxImport | InboxClear)
+            and await context.store.head(stream) is None
+        ):
             return Refused(message=f"the log has no session {session!r}")
         ref = context.system.ref(stream)
         agent, key, of = await read_state(  # Vital, since its sender has the row's receipt.
@@ -203,10 +243,12 @@ class InboxReader:
             )
         asked, payloads = session_command(command, key, await named_content(context.store, session, command))
         hooks = context.hooks_of(agent)
+        if isinstance(asked, ResumeRun):
+            asked = msgspec.structs.replace(asked, tools=context.tools_of(None).names())
         if isinstance(asked, SendInput):
             require_size(asked.content, context.settings.input_bytes_max)
         if isinstance(asked, DecideApproval):
-            await require_fitting(context, ref, asked)
+            await require_fitting(context, stream, asked)
         described = described_by(command)
         if isinstance(asked, SendInput) and hooks is not None:
             where = hook_context(as_described(of, described), deps=context.dependencies.of(session, None, agent))
@@ -215,7 +257,9 @@ class InboxReader:
         envelope = SessionEnvelope(asked, payloads or {}, vital=True, describes=described)
         performed = await ref.ask(envelope, block=False)
         assert isinstance(performed, Performed)
-        return await done(context.store, session, command, performed.version, performed.new)
+        return await done(
+            context.store, session, command, performed.version, performed.new, getattr(performed, "run", None)
+        )
 
     def _broke(self, error: Exception, what: str) -> None:
         self.failures += 1

@@ -7,9 +7,9 @@ its session under the row's own key, so that performing it twice does nothing tw
 of the owner or through the inbox, is the same command.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -19,25 +19,42 @@ from refold.events.core.cleaning import clean_text, recorded_reason
 from refold.events.core.content import (
     GivenContent,
     JsonObject,
+    Message,
     TextBlock,
+    UserContent,
 )
-from refold.events.core.errors import CommandRejected
+from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
 from refold.events.model.configuration import RunOptions
+from refold.events.model.payloads import restored
 from refold.events.session.commands import (
+    AllowTurn,
     CancelRun,
+    ClearHistory,
     DecideApproval,
     DescribeSession,
+    ImportHistory,
+    ResumeRun,
     RewindHistory,
     SendInput,
     SessionCommand,
+    SetContentAside,
+    TakeContentBack,
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import CancelRequested
+from refold.events.session.events import CancelRequested, Repeat
 from refold.events.session.state import run_of_input
 from refold.keeping.deletion import Deletion
 from refold.lineage.fork import WantedFork
-from refold.sessions.access import Input, checked_key, describe_command, input_blocks, input_content, run_options
+from refold.sessions.access import (
+    KEY_BYTES_MAX,
+    Input,
+    checked_key,
+    describe_command,
+    input_blocks,
+    input_content,
+    run_options,
+)
 from refold.sessions.named_content import NamedContent, aside_command, content_at, take_back_command
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
@@ -61,6 +78,16 @@ class InboxSend(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_un
     """Whose the session is; that of another user refuses the input."""
     metadata: dict[str, str | None] = {}
     """What the application says of the session, where that changes with the input."""
+    due_at: int | None = None
+    """Accept it for this time, in microseconds since the epoch; None = at once."""
+    every: Repeat | None = None
+    """From `due_at` on again and again; None = once."""
+    now: bool = False
+    """Join the run under way before its next model call."""
+    stepwise: bool = False
+    """Its run takes one turn, and each further one only when that is allowed."""
+    cancelled: bool = False
+    """The caller's token is cancelled already."""
 
 
 class InboxDescribe(
@@ -115,6 +142,29 @@ class InboxTakeBack(msgspec.Struct, frozen=True, kw_only=True, tag="take_back", 
     reason: str = ""
 
 
+class InboxImport(msgspec.Struct, frozen=True, kw_only=True, tag="import", forbid_unknown_fields=True):
+    """Put messages of another system at the end of the history."""
+
+    messages: tuple[Message, ...]
+    payloads: dict[PayloadHash, bytes] = {}
+    """What is large in them."""
+
+
+class InboxClear(msgspec.Struct, frozen=True, kw_only=True, tag="clear", forbid_unknown_fields=True):
+    """Begin the conversation anew."""
+
+
+class InboxAllowTurn(msgspec.Struct, frozen=True, kw_only=True, tag="allow_turn", forbid_unknown_fields=True):
+    """Let a run that goes step by step take its next turn. Where an owner dies under it, it may take two."""
+
+    run: RunId | None = None
+    """None = the run under way."""
+
+
+class InboxResume(msgspec.Struct, frozen=True, kw_only=True, tag="resume", forbid_unknown_fields=True):
+    """Let an open run go on that was parked, goes step by step, or waits because its runtime does not resume."""
+
+
 class InboxDelete(
     msgspec.Struct, frozen=True, kw_only=True, tag="delete", forbid_unknown_fields=True, omit_defaults=True
 ):
@@ -157,9 +207,22 @@ class InboxFork(msgspec.Struct, frozen=True, kw_only=True, tag="fork", forbid_un
 
 
 SessionRow: TypeAlias = (
-    InboxSend | InboxDescribe | InboxCancel | InboxDecide | InboxSetAside | InboxTakeBack | InboxRewind
+    InboxSend
+    | InboxDescribe
+    | InboxCancel
+    | InboxDecide
+    | InboxSetAside
+    | InboxTakeBack
+    | InboxImport
+    | InboxClear
+    | InboxAllowTurn
+    | InboxResume
+    | InboxRewind
 )
 """What a row says that becomes an event of its session."""
+
+NEEDS_RUNTIME: Final = (InboxAllowTurn, InboxResume)
+"""Rows that only a runtime can perform, which has an agent to go on with."""
 
 InboxCommand: TypeAlias = SessionRow | InboxFork | InboxDelete
 """What a row says. A field that this Refold does not know is refused, and never ignored."""
@@ -288,7 +351,7 @@ def session_command(
     match command:
         case InboxSend():
             content, payloads = input_content(_input_of(command))
-            return SendInput(content=content, key=key, options=command.options), payloads
+            return _input_command(command, content, key), payloads
         case InboxDescribe():
             return described_by(command) or DescribeSession(), {}
         case InboxCancel(run=run, reason=reason):
@@ -302,6 +365,82 @@ def session_command(
             return take_back_command(version, reason, key), {}
         case InboxRewind(to=to):
             return RewindHistory(to=to, key=key), {}
+        case InboxImport(messages=messages, payloads=payloads):
+            return ImportHistory(messages=messages, key=key), payloads
+        case InboxClear():
+            return ClearHistory(key=key), {}
+        case InboxAllowTurn(run=run):
+            return AllowTurn(run=run), {}
+        case InboxResume():
+            return ResumeRun(asked=True), {}
+
+
+def _input_command(command: InboxSend, content: tuple[UserContent, ...], key: str) -> SendInput:
+    return SendInput(
+        content=content,
+        key=key,
+        options=command.options,
+        due_at=command.due_at,
+        every=command.every,
+        now=command.now,
+        stepwise=command.stepwise,
+        cancelled=command.cancelled,
+    )
+
+
+def row_of(
+    command: SessionCommand, payloads: Mapping[PayloadHash, bytes], described: DescribeSession | None
+) -> SessionRow:
+    """Return the row that says what a caller tells a session; the inverse of `session_command`.
+
+    Args:
+        command: of a caller, as its session takes it.
+        payloads: what is large in it.
+        described: what is said of the session in front of an input.
+
+    Raises:
+        ConfigError: it is none that other processes can give.
+    """
+    match command:
+        case SendInput():
+            given = restored(Message("user", command.content), payloads).content
+            said = send_command(cast("tuple[GivenContent, ...]", given), command.options, described)
+            return msgspec.structs.replace(
+                said,
+                due_at=command.due_at,
+                every=command.every,
+                now=command.now,
+                stepwise=command.stepwise,
+                cancelled=command.cancelled,
+            )
+        case DescribeSession():
+            return InboxDescribe(user=command.user, metadata=dict(command.metadata))
+        case CancelRun():
+            return InboxCancel(run=command.run, reason=command.reason)
+        case DecideApproval():
+            return InboxDecide(
+                call=command.call,
+                allow=command.allowed,
+                reason=command.reason,
+                always=command.always,
+                arguments=command.input,
+            )
+        case SetContentAside(named=(version, message, part)):
+            return InboxSetAside(version=version, message=message, part=part, reason=command.reason)
+        case TakeContentBack():
+            return InboxTakeBack(version=command.aside, reason=command.reason)
+        case ImportHistory():
+            return InboxImport(messages=command.messages, payloads=dict(payloads))
+        case ClearHistory():
+            return InboxClear()
+        case RewindHistory():
+            return InboxRewind(to=command.to)
+        case AllowTurn():
+            return InboxAllowTurn(run=command.run)
+        case ResumeRun():
+            return InboxResume()
+        case _:
+            raise ConfigError(f"{type(command).__name__} is for the process that owns the log")
 
 
 def described_by(command: SessionRow) -> DescribeSession | None:
@@ -334,10 +473,20 @@ def send_command(
     return msgspec.structs.replace(command, content=tuple(blocks))
 
 
-async def done(store: EventStore, session: SessionId, command: SessionRow, version: int, new: bool) -> Done:
-    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0."""
-    run: RunId | None = None
-    if version and isinstance(command, InboxSend):
+async def done(
+    store: EventStore, session: SessionId, command: SessionRow, version: int, new: bool, run: RunId | None = None
+) -> Done:
+    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0.
+
+    Args:
+        store: the log.
+        session: whose it is.
+        command: what the row says.
+        version: of the event.
+        new: whether it was recorded just now.
+        run: that it is about, where that is known.
+    """
+    if run is None and version and isinstance(command, InboxSend):
         run = run_of_input(version)
     elif version and isinstance(command, InboxCancel):
         stored = await store.read_stream(stream_name(SESSION_KIND, session), after_version=version - 1, limit=1)
@@ -354,10 +503,10 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
     """Return a command that can be encoded: arguments of a process may hold bytes that are no Unicode."""
     match command:
         case InboxSend():
-            return send_command(_input_of(command), command.options, described_by(command))
+            said = send_command(_input_of(command))
+            return msgspec.structs.replace(command, text=said.text, content=said.content, **_described(command))
         case InboxDescribe():
-            said = described_by(command) or DescribeSession()
-            return InboxDescribe(user=said.user, metadata=dict(said.metadata))
+            return InboxDescribe(**_described(command))
         case InboxCancel(run=run, reason=reason):
             return InboxCancel(
                 run=RunId(clean_text(run)) if run is not None else None,
@@ -365,7 +514,7 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
             )
         case InboxSetAside(reason=reason) | InboxTakeBack(reason=reason):
             return msgspec.structs.replace(command, reason=recorded_reason(reason))
-        case InboxDelete() | InboxRewind():
+        case InboxDelete() | InboxRewind() | InboxImport() | InboxClear() | InboxAllowTurn() | InboxResume():
             return command
         case InboxFork(name=name, system_prompt=prompt, results=results):
             return msgspec.structs.replace(
@@ -382,6 +531,33 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
                 reason=recorded_reason(command.reason),
                 arguments=given_arguments(arguments) if arguments is not None else None,
             )
+
+
+def encoded_command(command: InboxCommand) -> bytes:
+    """Return a command as it stands in the inbox."""
+    return msgspec.json.encode(_cleaned(command))
+
+
+def encoded_outcome(outcome: InboxOutcome) -> bytes:
+    """Return an outcome as it stands in the inbox."""
+    return msgspec.json.encode(outcome)
+
+
+def decoded_outcome(data: bytes) -> InboxOutcome | None:
+    """Return an outcome that was encoded so; None of nothing."""
+    return _outcome(data or None)
+
+
+def entry_of(session: str, key: str, command: bytes) -> InboxEntry | None:
+    """Return a command that was not put into the inbox as if it had been; None = it cannot be performed twice."""
+    key = clean_text(key[:KEY_BYTES_MAX])
+    entry = _entry(InboxRow(id=0, session=clean_text(session), key=key, digest=b"", command=command, at=0))
+    return None if isinstance(entry.command, (InboxDelete, InboxFork, *NEEDS_RUNTIME)) else entry
+
+
+def _described(command: InboxSend | InboxDescribe) -> dict[str, Any]:
+    said = described_by(command) or DescribeSession()
+    return {"user": said.user, "metadata": dict(said.metadata)}
 
 
 def _entry(row: InboxRow, new: bool = False) -> InboxEntry:

@@ -21,7 +21,6 @@ from refold.actors.calls.verdicts import changed_arguments
 from refold.actors.cooperative import in_turns
 from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.ref import ActorRef
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
 from refold.events.core.codec import RecordedEvent
@@ -35,7 +34,7 @@ from refold.events.core.content import (
     UserContent,
 )
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import AgentId, PayloadHash, RunId, SessionId, checked_identifier, stream_name
+from refold.events.core.ids import AgentId, PayloadHash, RunId, SessionId, StreamName, checked_identifier, stream_name
 from refold.events.model.configuration import AgentConfig, RunOptions
 from refold.events.model.payloads import restored, spill, spill_in_steps, without_secrets
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
@@ -53,6 +52,7 @@ from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import SessionEvent, SessionOpened
 from refold.events.session.state import FinishedRun, SessionState, find_call
 from refold.inspection.log_reading import content_by_hash
+from refold.options import Settings
 from refold.sessions.outcome import OwnType, RunResult, result_of
 from refold.sessions.structured_output import output_schema, run_instruction
 from refold.stores.event_store import EventStore
@@ -348,11 +348,15 @@ class SessionAccess:
     def of_run(self, deps: object, given: RunOverrides) -> Self:
         """Return the same access, for a run that depends on something, or whose answer is of a type of its own.
 
+        Raises:
+            ConfigError: the log is shared, and `deps` would stay in this process.
+
         Args:
             deps: None = it depends on what its session does.
             given: what it does otherwise than its agent.
         """
         access, output_type = copy.copy(self), given.get("output_type")
+        require_no_own_deps(self.context.settings, deps)
         access.deps = self.deps if deps is None else deps
         if output_type is not None:
             access.output_type, access._is_own_type = output_type, True
@@ -386,7 +390,7 @@ class SessionAccess:
             BackpressureShed: too many messages wait, and this one is not vital.
         """
         self.context.require_open()
-        return await read_state(self._ref, question, vital=vital)
+        return await self.context.reach.read(self.stream, question, vital=vital)
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
         """Return when a command is accepted and durable.
@@ -415,7 +419,7 @@ class SessionAccess:
                 command, payloads = await hooked_input(hooks, where, command, payloads or {}, redaction)
                 self.context.require_open()
         if isinstance(command, DecideApproval):
-            await require_fitting(self.context, self._ref, command)
+            await require_fitting(self.context, self.stream, command)
         described = self._described[0]
         require_unredacted(described, self.context.journal.redaction)
         require_unredacted(command if isinstance(command, DescribeSession) else None, self.context.journal.redaction)
@@ -424,8 +428,7 @@ class SessionAccess:
         # Where ten thousand sessions are sent to at once, the last of them waits long for the log, which sets its own
         # limits to each write; its input is in a mailbox, and to say otherwise would have it sent again.
         timeout_s = math.inf if isinstance(command, SendInput) else None
-        performed = await self._ref.ask(envelope, block=False, timeout=timeout_s)
-        assert isinstance(performed, Performed)
+        performed = await self.context.reach.ask(self.stream, envelope, timeout_s=timeout_s)
         if described is not None:  # Said once: what is said of the session elsewhere stays.
             self._described[0] = describe_command(described.user, None)
         return performed
@@ -440,7 +443,7 @@ class SessionAccess:
 
     def _insist(self, command: CancelRun, cause: Cause | None = None) -> None:
         try:
-            self._ref.tell(Envelope(command, vital=True, insist=True, cause=cause))
+            self.context.reach.tell(self.stream, Envelope(command, vital=True, insist=True, cause=cause))
         except ActorStopped as error:
             log.info("session %s: a cancellation came too late: %s", self.session, error)
 
@@ -455,16 +458,20 @@ class SessionAccess:
         self.context.require_open()
         return await content_by_hash(self.context.store, self.stream, name)
 
-    @property
-    def _ref(self) -> ActorRef:
-        return self.context.system.ref(self.stream)
+
+def require_no_own_deps(settings: Settings, deps: object) -> None:
+    """Raise ConfigError where a session or a run has deps of its own, and another process may run it."""
+    if settings.share and deps is not None:
+        raise ConfigError("deps of a session or a run stay in this process, and its log is shared; use Agent.deps")
 
 
-async def require_fitting(context: RuntimeContext, session: ActorRef, command: DecideApproval) -> None:
+async def require_fitting(context: RuntimeContext, session: StreamName, command: DecideApproval) -> None:
     """Raise CommandRejected where a person's arguments do not fit the tool of a call that waits for its approval."""
     if command.input is None:
         return
-    agent, tool = await read_state(session, lambda state: (state.agent, _tool_to_approve(state, command)), vital=True)
+    agent, tool = await context.reach.read(
+        session, lambda state: (state.agent, _tool_to_approve(state, command)), vital=True
+    )
     if tool is not None:  # Else the session knows best what to say.
         changed_arguments(context.tools_of(agent), tool, command.input)
 

@@ -49,7 +49,7 @@ def require_log_trusted(log: Path, *, writing: bool, allow_shared_folder: bool =
     """
     if grp is None:
         return
-    trusted = _trusted(log, writing=writing)
+    trusted = trusted_users(log, writing=writing)
     if writing and not (allow_shared_folder or shared_folders_allowed.get()):
         _require_folder(log, trusted)
     inbox = log.name + INBOX_SUFFIX
@@ -64,7 +64,7 @@ def require_inbox_trusted(log: Path, *, allow_shared_folder: bool = False) -> No
     """Return if the files of a log's inbox are those of trusted users, or not there; see `require_log_trusted`."""
     if grp is None:
         return
-    trusted = _trusted(log, writing=True) | _trusted(log, writing=False)
+    trusted = trusted_users(log, writing=True) | trusted_users(log, writing=False)
     if not (allow_shared_folder or shared_folders_allowed.get()):
         _require_folder(log, trusted)
     for suffix in ("", *BESIDE):
@@ -79,7 +79,7 @@ def whose(path: Path) -> str:
     return f"belongs to {_user(status.st_uid)} (mode {stat.S_IMODE(status.st_mode):o}), and this user may not read it"
 
 
-def _trusted(log: Path, *, writing: bool) -> frozenset[int]:
+def trusted_users(log: Path, *, writing: bool) -> frozenset[int]:
     """Return the users whose files may lie beside a log."""
     me = os.geteuid()
     whose = log.parent if writing else log

@@ -252,6 +252,11 @@ def damage_found(connection: sqlite3.Connection, look: str) -> list[str]:
     return [] if lines == ["ok"] else lines
 
 
+def end_position(connection: sqlite3.Connection) -> int:
+    (position,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
+    return int(position)
+
+
 def missing_end(connection: sqlite3.Connection, end: Acknowledged | None) -> str:
     """Return what a log lacks of what had been acknowledged; empty = nothing.
 

@@ -250,6 +250,14 @@ class SQLiteStore:
             limit,
         )
 
+    async def end_position(self) -> int:
+        """Return the position of the last event; 0 = there is none.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        return await self._read(f"the end of the log {self._name} cannot be read", sqlite_read.end_position)
+
     async def head(self, stream: str) -> StreamHead | None:
         return await self._read(
             f"the end of stream {stream!r} of {self._name} cannot be read", sqlite_read.head, stream

@@ -83,6 +83,7 @@ BEGUN_ELSEWHERE = {
         "memory/embedding.py": "an embedding, for its caller",
         "replay/shadow/process.py": "a job of a child process, for its caller",
         "providers/http/client.py": "closes connections; the next one that rests sets the time again",
+        "remote/bell.py": "a command of another process, which puts it into the inbox where no outcome comes",
         "resilience/breaker.py": "a question to a breaker, for its caller",
         "resilience/deduplicator.py": "work for its caller",
         "sessions/sent_input.py": "an input, for its caller",

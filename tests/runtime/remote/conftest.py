@@ -22,7 +22,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def runtime_of(log: Any, *script: Any, name: str = "agent", **options: Any) -> refold.AgentRuntime:
-    config, provider = refold.AgentConfig(model="m"), refold.ScriptedProvider(script or [refold.say("Said.")] * 50)
+    config, provider = refold.AgentConfig(model="m"), refold.ScriptedProvider(script or [refold.say("Said.")] * 90)
     options = {"inbox_poll_s": 0.01, **options}
     return refold.AgentRuntime(config, provider=provider, tools=[pay], log=log, name=name, **options)
 

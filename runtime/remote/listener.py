@@ -1,0 +1,152 @@
+"""The end of a process that does not own the log: hears the bell, and gives commands.
+
+Read `refold.remote.bell` first.
+"""
+
+import asyncio
+import logging
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from refold.actors.kernel.clock import Clock
+from refold.events.core.errors import PersistenceError
+from refold.remote.frames import (
+    FRAME_BYTES_MAX,
+    Answered,
+    Frame,
+    Give,
+    Hello,
+    Look,
+    address_of,
+    bell_path,
+    encoded,
+    read_frame,
+    user_of,
+)
+from refold.stores.guarding.trusted_files import trusted_users
+
+log = logging.getLogger("refold.bell")
+
+GIVEN_BYTES_MAX: Final = FRAME_BYTES_MAX - 16 * 1024
+"""Longest command that is given directly; a longer one goes into the inbox."""
+
+TRY_AGAIN_S: Final = 0.1
+"""After so long a process that does not hear the bell tries again to reach it."""
+
+HELLO_S: Final = 2.0
+"""How long an owner may take for its first word; one that was stopped takes longer."""
+
+
+class Listener:
+    """The end of another process: hears what the owner tells, in order, and rings.
+
+    Args:
+        path: the log's absolute path.
+        clock: times the attempts to reach an owner.
+        hear: awaited with each frame.
+        lost: called when the bell was heard, and is not any more.
+    """
+
+    def __init__(
+        self, path: Path, clock: Clock, hear: Callable[[Frame], Awaitable[None]], lost: Callable[[], object]
+    ) -> None:
+        self._log = path
+        self._clock = clock
+        self._hear = hear
+        self._lost = lost
+        self._writer: asyncio.StreamWriter | None = None
+        self._given = 0
+        self._outcomes: dict[int, asyncio.Future[bytes]] = {}
+        """Of the commands that were given and not answered."""
+        self._complaint = ""
+
+    @property
+    def hears(self) -> bool:
+        """Whether an owner is heard now."""
+        return self._writer is not None
+
+    def ring(self) -> None:
+        """Have the owner look into the inbox, if it can be reached."""
+        if self._writer is not None:
+            self._writer.write(encoded([Look()]))
+
+    async def give(self, session: str, key: str, command: bytes) -> bytes:
+        """Give a command to the owner, and return what came of it; empty = that is not known."""
+        writer = self._writer
+        if writer is None or len(command) > GIVEN_BYTES_MAX:
+            return b""
+        self._given += 1
+        number = self._given
+        outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._outcomes[number] = outcome
+        try:
+            writer.write(encoded([Give(number, session, key, command)]))
+            return await outcome
+        finally:
+            del self._outcomes[number]
+
+    async def listen(self) -> None:
+        """Hear, and try again, for ever."""
+        while True:
+            try:
+                await self._listen_once()
+            except (OSError, EOFError, PersistenceError, msgspec.MsgspecError, UnicodeError) as error:
+                if (
+                    not isinstance(error, ConnectionError | FileNotFoundError | EOFError)
+                    and str(error) != self._complaint
+                ):
+                    self._complaint = str(error)
+                    log.warning("the bell of %s cannot be heard: %s", self._log, error)
+            await self._clock.sleep(TRY_AGAIN_S)
+
+    async def _listen_once(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=self._connected())
+        try:
+            async with asyncio.timeout(HELLO_S):
+                hello = await read_frame(reader)
+            if not isinstance(hello, Hello):
+                raise EOFError
+            self._writer = writer
+            await self._hear(hello)
+            while True:
+                frame = await read_frame(reader)
+                if not isinstance(frame, Answered):
+                    await self._hear(frame)
+                elif (outcome := self._outcomes.get(frame.number)) is not None and not outcome.done():
+                    outcome.set_result(frame.outcome)
+        finally:
+            was_heard, self._writer = self._writer is not None, None
+            writer.close()
+            for outcome in self._outcomes.values():
+                if not outcome.done():
+                    outcome.set_result(b"")
+            if was_heard:
+                self._lost()
+
+    def _connected(self) -> socket.socket:
+        """Return a connection to the owner.
+
+        Raises:
+            OSError: there is none, or what lies at the path is not an owner's.
+        """
+        path = bell_path(self._log)
+        status = path.lstat()
+        trusted = trusted_users(self._log, writing=False)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid not in trusted:
+            raise OSError(f"{path} is not a socket of the log's owner; remove it")
+        bell = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            bell.setblocking(False)
+            with address_of(path) as address:
+                bell.connect(address)
+            if user_of(bell) not in trusted:
+                raise OSError(f"at {path} another user listens; remove it")
+        except BaseException:
+            bell.close()
+            raise
+        return bell

@@ -1,0 +1,211 @@
+"""Several runtimes of one program on one log: the first one owns it, and the others reach their sessions through it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from refold import AgentConfig, AgentRuntime, Cancelled, CommandRejected, Message, RecordedEvent, TextBlock, say, use
+from refold.events.model.messages import ModelResponse, TextDelta
+from refold.events.session.events import ModelResponded, RunCompleted, RunResumed
+from refold.publishing.notifications import Streamed
+from tests.runtime.remote.conftest import runtime_of
+
+
+@asynccontextmanager
+async def shared(log: Path, *scripts: list[Any], **options: Any) -> AsyncIterator[list[AgentRuntime]]:
+    """Open a runtime for each script, the owner first; each has the agent, as processes of one program do."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(runtime_of(log, *each, share=True, **options)) for each in scripts]
+
+
+async def talk(runtime: AgentRuntime) -> list[object]:
+    """Do what users do with a runtime, and return what they see."""
+    seen: list[object] = []
+    session = await runtime.session("ann", user="ann", metadata={"plan": "free"})
+    first = await session.send("hello", key="k")
+    seen += [first.text, (await session.send("hello", key="k")).run == first.run]
+    with pytest.raises(CommandRejected, match="key"):
+        await session.send("other", key="k")
+    run = await session.submit("pay")
+    async with run.stream() as reader:
+        async for item in reader:
+            if isinstance(item, RecordedEvent) and type(item.event).__name__ == "ToolApprovalRequested":
+                break
+    [call] = await session.approvals()
+    seen.append((call.tool, await runtime.list_sessions(status="waiting") != []))
+    await session.decide(call, allow=True)
+    seen.append((await (await runtime.run(run.id)).result()).text)
+    async with session.stream("stream") as stream:
+        seen.append([getattr(type(item), "__name__", "") for item in [it async for it in stream]][-1])
+    seen.append(stream.result.text)
+    later = await session.remind("later", at=datetime.now(UTC) + timedelta(days=1))
+    await session.cancel(run=later)
+    seen.append(isinstance((await (await session.run(later)).result()).outcome, Cancelled))
+    await session.describe(metadata={"plan": "paid"})
+    metadata = await session.metadata()
+    assert metadata is not None
+    seen += [(metadata.user, dict(metadata.metadata)), await runtime.sessions(user="ann")]
+    with pytest.raises(CommandRejected, match="another user"):
+        await (await runtime.session("ann", user="bob")).send("hello")
+    seen.append([(message.role, message.text) for message in await session.history()])
+    await session.set_aside(int(first.run.removeprefix("run_")))
+    seen.append("hello" in (await session.history())[0].text)
+    await session.clear()
+    await session.import_history([Message("user", (TextBlock(text="from elsewhere"),))])
+    seen.append(len(await session.history()))
+    turn = await session.next_turn("step")
+    await session.resume()
+    seen += [turn.result is not None, (await (await session.run(turn.run)).result()).text]
+    seen.append([type(recorded.event).__name__ async for recorded in session.events()])
+    deletion = await runtime.delete("ann")
+    seen += [deletion.events > 10, await runtime.sessions()]
+    with pytest.raises(CommandRejected, match="deleted"):
+        await session.send("hello")
+    return seen
+
+
+SCRIPT = [say("Hi."), use("pay", {"amount": 1}), say("Paid."), say("Streamed."), say("Stepped.")]
+
+
+async def test_a_guest_sees_what_the_owner_would_see(tmp_path: Path) -> None:
+    saw = []
+    for guest in (False, True):
+        log = tmp_path / f"{guest}.db"
+        async with shared(log, SCRIPT, []) as runtimes:
+            assert [runtime.is_owner for runtime in runtimes] == [True, False]
+            saw.append(await talk(runtimes[guest]))
+    assert saw[0] == saw[1]
+    assert saw[0][:2] == ["Hi.", True]
+
+
+class Model:
+    """Answers piece by piece, each when it is let go on; shared by the runtimes of a test."""
+
+    def __init__(self, pieces: int, *, hangs: bool = False) -> None:
+        self.asked = asyncio.Queue[int]()
+        self._go_on = [asyncio.Event() for _ in range(pieces + 1)]
+        self._hangs = hangs
+        self.calls = 0
+
+    def let(self, piece: int) -> None:
+        self._go_on[piece].set()
+
+    async def stream(self, request: Any) -> AsyncIterator[Any]:
+        self.calls += 1
+        hangs, self._hangs = self._hangs, False
+        for number, event in enumerate(self._go_on):
+            self.asked.put_nowait(number)
+            await event.wait()
+            if number == len(self._go_on) - 1:
+                break
+            yield TextDelta(f"{number}:{'x' * number} ")
+        if hangs:
+            await asyncio.Event().wait()
+        yield ModelResponse(content=(TextBlock(text=self.text),), stop_reason="end_turn")
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{number}:{'x' * number} " for number in range(len(self._go_on) - 1))
+
+    async def complete(self, request: Any) -> ModelResponse:
+        raise AssertionError("the agent streams")
+
+
+def streaming(log: Path, model: Model, **options: Any) -> AgentRuntime:
+    config = AgentConfig(model="m", streaming=True)
+    return AgentRuntime(config, provider=model, log=log, share=True, close_grace_s=0, **options)
+
+
+class Reader:
+    """Reads a run as a client does that keeps nothing but what it was shown and the place where it was."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.shown = asyncio.Queue[Streamed]()
+        self.places: list[str] = []
+        self.ended = False
+
+    async def read(self, run: Any, pieces: int | None = None) -> None:
+        """Go on behind the last place, up to so many pieces; None = to the end."""
+        async with run.stream(self.places[-1] if self.places else 0) as items:
+            while pieces is None or pieces > 0:
+                item = await anext(items, None)
+                if item is None:
+                    self.ended = True
+                    return
+                self.places.append(items.place)
+                if isinstance(item, Streamed):
+                    if item.offset == 0:
+                        self.text = ""
+                    assert item.offset == len(self.text), "a gap, or a repetition"
+                    self.text += item.delta.text  # type: ignore[union-attr]
+                    self.shown.put_nowait(item)
+                    pieces = None if pieces is None else pieces - 1
+                elif isinstance(item, RecordedEvent) and isinstance(item.event, ModelResponded):
+                    assert item.event.content[0].text == self.text or not self.text  # type: ignore[union-attr]
+
+
+CUTS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=5)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=CUTS, ahead=st.integers(0, 4))
+async def test_a_reader_that_comes_back_in_another_process_has_no_gap_and_no_repetition(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[tuple[int, int]], ahead: int
+) -> None:
+    model, log = Model(8), tmp_path_factory.mktemp("log") / "events.db"
+    async with streaming(log, model) as owner, streaming(log, model) as guest:
+        run = await (await guest.session("s")).submit("go")
+        reader, shown = Reader(), 0
+        for where, pieces in cuts:
+            pieces = min(pieces, 8 - shown)
+            shown += pieces
+            for number in range(min(8, shown + ahead)):  # Some of the rest has come before the reader is there.
+                model.let(number)
+            seen = len(reader.text)
+            handle = await (owner, guest)[where].run(run.id)
+            if pieces:
+                await reader.read(handle, 1)
+                assert len(reader.text) > seen or len(reader.text) == len(model.text)
+            shown = reader.text.count(":")
+        for number in range(9):
+            model.let(number)
+        await reader.read(await (guest if cuts[-1][0] else owner).run(run.id))
+        assert (reader.ended, reader.text) == (True, model.text)
+        assert (await run.result()).text == model.text
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+async def test_who_waits_and_reads_goes_on_when_the_owner_ends(tmp_path: Path, cut: int) -> None:
+    model, log = Model(3, hangs=True), tmp_path / "events.db"
+    async with AsyncExitStack() as left:
+        owner = await left.enter_async_context(streaming(log, model))
+        guest = await left.enter_async_context(streaming(log, model))
+        assert (owner.is_owner, guest.is_owner) == (True, False)
+        session = await guest.session("s")
+        run = await session.submit("go", key="k")
+        waiting = [asyncio.create_task(run.result()), asyncio.create_task(session.send("go", key="k"))]
+        kinds: list[type] = []
+        guest.subscribe(lambda recorded: kinds.append(type(recorded.event)))
+        reader = Reader()
+        for number in range(cut):
+            model.let(number)
+        reading = asyncio.create_task(reader.read(run))
+        while reader.text.count(":") < cut:  # What came before the reader comes as one piece.
+            await reader.shown.get()
+        await owner.close()
+        for number in range(4):
+            model.let(number)
+        assert [(await each).text for each in waiting] == [model.text] * 2
+        await reading
+        assert (reader.ended, reader.text, model.calls) == (True, model.text, 2)
+        assert [kind for kind in kinds if kind in (RunResumed, RunCompleted)] == [RunResumed, RunCompleted]
+        assert guest.is_owner
+        assert (await session.send("go", key="k")).text == model.text
