@@ -32,6 +32,7 @@ from refold.commands.look.stats import stats
 from refold.commands.look.tail import tail
 from refold.commands.look.why import timeline, why
 from refold.commands.run.chat import chat
+from refold.commands.run.debug import debug
 from refold.commands.run.resume import resume
 from refold.commands.run.run import run
 from refold.commands.steer.approve import approve
@@ -68,6 +69,7 @@ for command in (
     stats,
     metrics,
     replay,
+    debug,
     diff,
     why,
     timeline,

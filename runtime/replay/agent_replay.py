@@ -189,8 +189,12 @@ class AgentReplay:
     def _deciding(self) -> CurrentDecisions:
         return CurrentDecisions(self._stream, self._first, self._agents.current, self._comparison.accepts)
 
-    async def take(self, batch: Sequence[StoredEvent]) -> list[Divergence]:
+    async def take(self, batch: Sequence[StoredEvent], *, compared: bool = True) -> list[Divergence]:
         """Do one batch again; return what differs in it, of each kind of comparison the first of the session.
+
+        Args:
+            batch: the next one.
+            compared: False = it is only folded.
 
         Raises:
             LogFormatError: an event cannot be decoded, or contradicts those before it.
@@ -206,7 +210,7 @@ class AgentReplay:
         self._failed = []
         found: list[Divergence] = []
         decided: Divergence | None = None
-        if batch[0].stream == self._stream:
+        if batch[0].stream == self._stream and compared:
             found = await self._user_code(batch, stimulus)
             found += self._failed
             decided = await self._decided(batch)

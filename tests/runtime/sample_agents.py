@@ -175,6 +175,14 @@ class Strictly(refold.Middleware):
 
 
 desk = desk_of()
+desk_decided = desk_of(approval=allow)
 desk_reworded = desk_of(RULES.replace("two", "three"))
 desk_without_pay = desk_of(RULES.replace("two", "three"), tools=[look], max_turns=1)
 desk_strict = desk_of(middleware=[Strictly()])
+
+
+def watched(call: refold.ProposedCall) -> refold.Allow:
+    return refold.Allow()
+
+
+desk_watched = desk_of(policy=watched)

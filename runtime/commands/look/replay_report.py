@@ -121,6 +121,11 @@ def _next_commands(first: "Divergence", asked: Asked, *, again: bool) -> list[st
         operands = (asked.log, name) if kind == "session" else (asked.log,)
         only = [] if kind == "session" else ["--stream", first.stream]
         commands.append(_pasted("replay", *asked.options, *only, "--full", operands=operands))
+    if first.differs in ("input", "answer", "call", "result"):
+        hooks = ["--hooks"] if first.differs in ("call", "result") else []
+        pairs = zip(asked.options[::2], asked.options[1::2], strict=True)
+        code = [word for pair in pairs if pair[0] in ("--agent", "--deps") for word in pair]
+        commands.append(_pasted("debug", *code, "--at", str(first.batch), *hooks, operands=(asked.log, name)))
     if "--agent" in asked.options:
         meant = _pasted("replay", *asked.options, "--write-expect", "expected.json", operands=(asked.log,))
         commands.append(f"{meant}  # where all of this is meant")
