@@ -153,7 +153,8 @@ def test_documented_code_runs(story: list[Block], monkeypatch: pytest.MonkeyPatc
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 
 LOGGERS = {
-    f"refold.{name}" for name in ("approval", "inbox", "model", "provider", "runtime", "session", "snapshots", "tool")
+    f"refold.{name}"
+    for name in ("approval", "bell", "inbox", "model", "provider", "runtime", "session", "snapshots", "tool")
 }
 """Documented dotted names that are loggers and no modules."""
 
