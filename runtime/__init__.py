@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from refold.events.model.run_context import RunContext as RunContext
     from refold.events.model.spending import Budget as Budget
     from refold.events.model.spending import Price as Price
+    from refold.events.model.spending import TreeBudget as TreeBudget
     from refold.events.secrets.redaction import FieldPath as FieldPath
     from refold.events.session.events import Allow as Allow
     from refold.events.session.events import Ask as Ask
@@ -194,7 +195,7 @@ else:
             ),
             "refold.events.model.retry": "RetryPolicy",
             "refold.events.model.run_context": "RunContext",
-            "refold.events.model.spending": "Budget Price",
+            "refold.events.model.spending": "Budget Price TreeBudget",
             "refold.events.session.events": "Allow Ask Deny ToolApprovalRequested",
             "refold.memory.episodic": "EpisodicStore",
             "refold.memory.graph": "GraphStore",

@@ -22,6 +22,7 @@ from refold.actors.agent.approval import APPROVAL_KIND, ApprovalActor
 from refold.actors.agent.model import MODEL_KIND, ModelActor
 from refold.actors.agent.session import SessionPort, SessionSetting
 from refold.actors.agent.tool import ToolActor
+from refold.actors.agent.tree_budget import TreeSpending
 from refold.actors.calls.tool_context import SessionContext
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
@@ -38,6 +39,7 @@ from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.core.ids import AgentId, PayloadHash
 from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import CodeIdentity, configuration_of
+from refold.events.model.spending import price_of
 from refold.events.secrets.redaction import Redaction
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.memory.graph import GraphStore
@@ -169,8 +171,16 @@ class RunningAgents:
                         f"the tool {item.name!r} of the agent {found.agent.name!r} leads to the agent "
                         f"{item.agent_name!r}, and the runtime has only {', '.join(map(repr, sorted(self._by_name)))}"
                     )
+        self._require_prices()
         self.agents: Mapping[str, AnyAgent] = MappingProxyType({found.agent.name: found.agent for found in self})
         check_streams(self.stream_objects())
+
+    def _require_prices(self) -> None:
+        configs = [found.agent.config for found in self]
+        if any(config.tree_budget is not None and config.tree_budget.cost is not None for config in configs):
+            for config in configs:
+                if price_of(config.model, config.prices) is None:
+                    raise ConfigError(f"a tree_budget limits the cost, and {config.model!r} has no price")
 
     def __iter__(self) -> Iterator[RunningAgent]:
         """Give the agents, the main one first."""
@@ -259,6 +269,8 @@ class RunningAgents:
     ) -> None:
         """Let messages to sessions, models, tools and approvals start their actors; `settings` may change later."""
         system, event_bus, journal, in_flight = context.system, context.event_bus, context.journal, context.in_flight
+        limited = any(found.agent.config.tree_budget is not None for found in self)
+        trees = TreeSpending(system, journal.store) if limited else None
         subagents = SubagentRuns(context, self.agents, settings)
 
         def model(name: str) -> ModelActor:
@@ -280,6 +292,7 @@ class RunningAgents:
                 hooks=found.hooks,
                 summariser=agent.provider,
                 guardrails=agent.guardrails(),
+                trees=trees,
                 redaction=self.redaction,
             )
 

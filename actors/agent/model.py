@@ -18,6 +18,7 @@ import msgspec
 from refold.actors.agent.compaction import NotWanted, Summarising, compacted
 from refold.actors.agent.guardrails import Guardrails
 from refold.actors.agent.refusals import Refusals, with_refused_turn
+from refold.actors.agent.tree_budget import TreeSpending
 from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
@@ -41,10 +42,11 @@ from refold.actors.effects import (
     teller,
 )
 from refold.actors.kernel.actor import Actor
+from refold.actors.kernel.errors import AskTimeout
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.content import AnswerContent, Message
-from refold.events.core.errors import ProviderError
+from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.model.configuration import RecoveryFunction
 from refold.events.model.context_window import ContextWindow
 from refold.events.model.messages import NOTHING, Delta, ModelRequest, ModelResponse, Usage, UsageDelta
@@ -126,6 +128,7 @@ class ModelActor(Actor):
         hooks: Hooks | None = None,
         summariser: Provider | None = None,
         guardrails: Guardrails | None = None,
+        trees: TreeSpending | None = None,
         redaction: Redaction = NOTHING_SECRET,
     ) -> None:
         self._redaction = redaction
@@ -134,6 +137,7 @@ class ModelActor(Actor):
         self._summariser = summariser or provider
         self._hooks = hooks
         self._guardrails = guardrails or Guardrails()
+        self._trees = trees
         self._requests = RequestMaker(
             store, prompt=prompt, offer=offer, recalling=recalling, window=window, hooks=hooks, redaction=redaction
         )
@@ -195,6 +199,11 @@ class ModelActor(Actor):
     async def _call(self, calling: _Calling) -> EffectEnded:
         message = calling.message
         try:
+            if self._trees is not None:
+                asking = functools.partial(self._trees.overspent, message.wanted)
+                spent = await once_log_allows(asking, self.system.clock, str(message), (PersistenceError, AskTimeout))
+                if spent is not None:
+                    return EffectEnded(key=message.key, command=_not_asked(message.wanted, spent))
             if self._guardrails.judge_inputs and (tripped := await self._tripped(message.wanted)) is not None:
                 return EffectEnded(key=message.key, command=tripped)
             wanted = await self._compacted(message, await self._requests.prompted(message.wanted))
@@ -408,6 +417,12 @@ class ModelActor(Actor):
         )
         payloads = outgoing.payloads if outgoing is not None else {}
         return EffectEnded(key=message.key, command=command, payloads=payloads)
+
+
+def _not_asked(wanted: WantedRequest, spent: str) -> RecordModelFailure:
+    return RecordModelFailure(
+        run=wanted.run, turn=wanted.turn, asked=wanted.asked, kind="budget", message=spent, keeps_content=True
+    )
 
 
 def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> EffectEnded:

@@ -506,6 +506,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             deps=self._deps(run.id),
             accepted=self.state.accepted if self.state.accepted_by == configuration.model else 0,
             answered=self.state.accepted,
+            ancestors=self._ancestors or (),
             counted=self.state.counted,
             fits=self.state.fits,
             unsummarised=self.state.unsummarised,

@@ -112,6 +112,8 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """See `Context`."""
     deps: object = None
     """What the application depends on, for its functions."""
+    ancestors: tuple[SessionId, ...] = ()
+    """The sessions whose calls it is made for, nearest first."""
     prompt: str | None = None
     """What the agent's function gave as the system prompt, where it was asked already."""
     remembered: Remembered | None = None

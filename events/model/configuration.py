@@ -16,7 +16,7 @@ from refold.events.core.errors import ConfigError
 from refold.events.core.ids import AgentId, PayloadHash, SessionId
 from refold.events.model.retry import RetryPolicy
 from refold.events.model.run_context import PromptFunction
-from refold.events.model.spending import Budget, Price, price_of
+from refold.events.model.spending import Budget, Price, TreeBudget, price_of
 
 Tier = Literal["observe", "act", "confirm"]
 """How a tool runs: `observe` in parallel with others, `act` alone and in order, `confirm` after an approval."""
@@ -80,6 +80,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         rejections_max: how often in a row an answer that cannot be used is asked again, the model being told why, >= 0.
         empty_answers_max: how often in a row an answer that says nothing, without a reason, is asked again, >= 0.
         budget: how much one run may spend; None = no limit.
+        tree_budget: how much one run may spend together with all subagents below it; None = no limit.
         prices: what tokens cost, by model; a name stands for all models whose names begin with it.
         error_recovery: what becomes of a run when carrying out tool calls itself breaks, because a policy, a validator
             or the runner raised. `stop`: the run fails. `retry`: the model is told that its calls failed and asked for
@@ -108,6 +109,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     rejections_max: int = DEFAULT_REJECTIONS_MAX
     empty_answers_max: int = DEFAULT_EMPTY_ANSWERS_MAX
     budget: Budget | None = None
+    tree_budget: TreeBudget | None = None
     prices: dict[str, Price] = {}
     error_recovery: ErrorRecovery | RecoveryFunction = "stop"
     recoveries_max: int = DEFAULT_RECOVERIES_MAX
@@ -179,6 +181,7 @@ def _bounds_of_runs(config: AgentConfig) -> Bounds:
         ("rejections_max", _is_count(config.rejections_max, 0), "an integer of at least 0"),
         ("empty_answers_max", _is_count(config.empty_answers_max, 0), "an integer of at least 0"),
         ("budget", isinstance(config.budget, Budget | None), "None or a Budget"),
+        ("tree_budget", isinstance(config.tree_budget, TreeBudget | None), "None or a TreeBudget"),
         (
             "prices",
             isinstance(prices, dict)
@@ -289,6 +292,7 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """Whether a prompt function, an offer of tools, a memory, a context window or middleware may change requests, so
     that one in flight is recorded as it was built (RequestBuilt); False = a request follows from what is recorded
     before."""
+    tree_budget: TreeBudget | None = None
     output_schema: JsonObject | None = None
     """JSON Schema of final answers that are data; None = any text."""
     output_instruction: str | None = None

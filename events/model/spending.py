@@ -86,11 +86,38 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """That the model may ask for; an answer that asks for more gets none of its calls run."""
 
     def __post_init__(self) -> None:
-        for field, whole in (("tokens", True), ("cost", False), ("tool_calls", True)):
-            limit = getattr(self, field)
-            if limit is not None and not (_is_amount(limit) and limit > 0 and (not whole or type(limit) is int)):
-                kind = "a whole number" if whole else "a number"
-                raise ConfigError(f"Budget.{field} must be None or {kind} above 0, not {limit!r:.80}")
+        _check_limits(self, (("tokens", True), ("cost", False), ("tool_calls", True)))
+
+
+class TreeBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How much a run and the runs of all sessions below it may spend together.
+
+    It is looked at before each of their model calls, so that what is in flight when it is reached still counts.
+
+    Raises:
+        ConfigError: a limit is not a number above 0.
+    """
+
+    tokens: int | None = None
+    """Of all kinds, as the providers count them."""
+    cost: float | None = None
+    """In the currency of the prices, which all agents below need too."""
+    turns: int | None = None
+    """Model calls, a repetition of one not counted."""
+
+    def __post_init__(self) -> None:
+        _check_limits(self, (("tokens", True), ("cost", False), ("turns", True)))
+
+    def overspent(self, usage: Usage, cost: float, turns: int) -> str | None:
+        """Return which limit is reached and how, in words; None = none is. `turns` has the one that is wanted."""
+        tokens = total_tokens(usage)
+        if self.tokens is not None and tokens >= self.tokens:
+            return f"The budget of {self.tokens:,} tokens is spent: {tokens:,} were used."
+        if self.cost is not None and cost >= self.cost:
+            return f"The budget of {self.cost:g} for model calls is spent: they have cost {cost:.6g}."
+        if self.turns is not None and turns > self.turns:
+            return f"The budget of {self.turns:,} model calls is spent."
+        return None
 
 
 def cost_of(usage: Usage, price: Price | None) -> float:
@@ -149,3 +176,11 @@ def total_tokens(usage: Usage) -> int:
 
 def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _check_limits(budget: msgspec.Struct, limits: tuple[tuple[str, bool], ...]) -> None:
+    for field, whole in limits:
+        limit = getattr(budget, field)
+        if limit is not None and not (_is_amount(limit) and limit > 0 and (not whole or type(limit) is int)):
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(f"{type(budget).__name__}.{field} must be None or {kind} above 0, not {limit!r:.80}")

@@ -295,7 +295,7 @@ class ModelFailed(Event, frozen=True, kw_only=True, tag="session.model_failed.v1
     run: RunId
     turn: int
     kind: str
-    """`ProviderErrorKind`, or `agent_loop` where our own or a user's code around the call failed."""
+    """`ProviderErrorKind`; `agent_loop`: our own or a user's code around the call failed; `budget`: of a tree."""
     message: str
     status: int | None = None
     retryable: bool = False

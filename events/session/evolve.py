@@ -57,6 +57,7 @@ from refold.events.session.state import (
     configuration_of_run,
     content_digest,
     deadline_key,
+    failure_kind,
     input_digest,
     input_key,
     retry_key,
@@ -373,8 +374,7 @@ def _model_interrupted(state: SessionState, event: ev.ModelInterrupted) -> None:
 def _model_failed(state: SessionState, event: ev.ModelFailed) -> None:
     run = _open_run(state)
     run.failures[event.kind] = run.failures.get(event.kind, 0) + 1
-    run.phase = "ending"
-    run.ending = Ending("failed", "agent_loop" if event.kind == "agent_loop" else "provider", event.message)
+    run.phase, run.ending = "ending", Ending("failed", failure_kind(event.kind), event.message)
 
 
 def _retry_scheduled(state: SessionState, event: ev.RetryScheduled) -> None:

@@ -509,6 +509,11 @@ def refusal_words(details: JsonObject) -> str:
     return f"{': '.join(['The model refused to answer', *told_reasons(details)])}."
 
 
+def failure_kind(kind: str) -> RunFailureKind:
+    """Return why a run fails whose model call failed, given the kind of that."""
+    return "agent_loop" if kind == "agent_loop" else "budget" if kind == "budget" else "provider"
+
+
 def useless_for_good(event: ev.ModelResponded) -> Ending | None:
     """Return how an answer ends its run that cannot be used and would not be another one if it was asked for again.
 

@@ -20,7 +20,7 @@ from refold.events.model.configuration import (
     payload_hash,
 )
 from refold.events.model.retry import RetryPolicy
-from refold.events.model.spending import Budget, Price
+from refold.events.model.spending import Budget, Price, TreeBudget
 from tests.events.conftest import CODE, TOOLS
 
 MODEL = AgentConfig(model="test-model")
@@ -46,6 +46,7 @@ def test_the_defaults_are_these() -> None:
         "rejections_max": 2,
         "empty_answers_max": 2,
         "budget": None,
+        "tree_budget": None,
         "prices": {},
         "error_recovery": "stop",
         "recoveries_max": 2,
@@ -78,6 +79,7 @@ def test_a_model_is_required() -> None:
         ("rejections_max", [-1, None, True, 1.5]),
         ("empty_answers_max", [-1, None, True, 1.5]),
         ("budget", [100, {"tokens": 100}]),
+        ("tree_budget", [100, Budget(tokens=100)]),
         ("prices", [None, {"m": 3}, {1: Price(input=1, output=1)}]),
         ("error_recovery", ["go on", None, True, 5]),
         ("recoveries_max", [-1, None, True, 1.5]),
@@ -108,6 +110,7 @@ AT_THEIR_BOUNDS: dict[str, Any] = {
     "rejections_max": 0,
     "empty_answers_max": 0,
     "budget": Budget(tokens=1),
+    "tree_budget": TreeBudget(tokens=1),
     "prices": {"test-model": Price(input=1, output=1)},
     "error_recovery": "retry",
     "recoveries_max": 0,
