@@ -83,13 +83,29 @@ def _holds_json(block: Block) -> bool:
 class HistoryView(Sequence[Message]):
     """The first messages of a list that only grows: fixed from the day it was made."""
 
-    __slots__ = ("_length", "_messages", "digest")
+    __slots__ = ("_copies", "_length", "_messages", "digest")
 
-    def __init__(self, messages: Sequence[Message], length: int, digest: str = "") -> None:
+    def __init__(
+        self, messages: Sequence[Message], length: int, digest: str = "", copies: list[Message] | None = None
+    ) -> None:
         self._messages = messages
         self._length = length
         self.digest = digest
         """SHA-256 over the JSON of the messages, in hexadecimal."""
+        self._copies = copies if copies is not None else []
+
+    def own_copies(self) -> tuple[Message, ...]:
+        """Return the messages as `own_copy` does each; a copy that nobody has changed is given again.
+
+        So that a reader who is asked for each request of a long session costs it little: to compare is quick.
+        """
+        messages, copies = tuple(self), self._copies
+        copies.extend(map(own_copy, messages[len(copies) :]))
+        shown = tuple(copies[: self._length])
+        if shown != messages:  # Somebody has changed one that was given before.
+            shown = tuple(map(own_copy, messages))
+            copies[: self._length] = shown
+        return shown
 
     def __len__(self) -> int:
         return self._length
@@ -130,6 +146,8 @@ class Conversation:
         self._read_payloads = read_payloads
         self._source: Sequence[Message] | None = None
         self._messages: MutableSequence[Message] = []
+        self._copies: list[Message] = []
+        """Of those messages, for readers outside."""
         self._digest = hashlib.sha256()
         self._whole_digest = self._digest
         """Over the restored messages; the same one as long as these are the stored ones."""
@@ -146,10 +164,11 @@ class Conversation:
         while True:
             if source is not self._source or length < len(self._messages):
                 self._source, self._messages = source, sealed.empty() if sealed is not None else []
+                self._copies = []
                 self._whole_digest = self._digest = hashlib.sha256()
             known = len(self._messages)
             if known >= length:
-                view = HistoryView(self._messages, length, self._whole_digest.hexdigest())
+                view = HistoryView(self._messages, length, self._whole_digest.hexdigest(), self._copies)
                 return view, self._digest.hexdigest()
             if sealed is not None and length >= sealed.sealed * SEALED_ITEMS and self._take_sealed(sealed):
                 await asyncio.sleep(0)

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from refold.actors.calls.conversation import own_copy
+from refold.actors.calls.conversation import HistoryView, own_copy
 from refold.actors.calls.results import error_words, result_blocks
 from refold.actors.calls.tool_context import SessionContext, running_context
 from refold.actors.calls.validation import checked_response
@@ -153,17 +153,18 @@ class Hooks:
             AgentLoopError: a hook failed, or gave no request.
         """
         for each in self._overriding("on_pre_llm"):
-            shown = msgspec.structs.replace(
-                request, messages=tuple(map(own_copy, request.messages)), tools=copy.deepcopy(request.tools)
-            )
+            given = request.messages
+            copies = given.own_copies() if isinstance(given, HistoryView) else tuple(map(own_copy, given))
+            shown = msgspec.structs.replace(request, messages=copies, tools=copy.deepcopy(request.tools))
             said = await self._called(each, "on_pre_llm", context, shown)
             if said is not None and not isinstance(said, ModelRequest):
                 raise _wrong(each, "on_pre_llm", said, "a ModelRequest")
             if said is not None:
+                messages = tuple(said.messages)
                 request = msgspec.structs.replace(
                     said,
                     tools=tuple(sorted(said.tools, key=lambda spec: spec.name)),
-                    messages=tuple(said.messages),
+                    messages=given if messages == tuple(given) else messages,
                     output_schema=request.output_schema,
                 )
         return request

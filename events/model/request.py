@@ -135,6 +135,8 @@ def difference(before: ModelRequest, after: ModelRequest) -> Rewritten | None:
 
 
 def _splice(before: Sequence[Message], after: Sequence[Message]) -> Splice | None:
+    if before is after:
+        return None
     shorter = min(len(before), len(after))
     first = 0
     while first < shorter and before[first] == after[first]:

@@ -156,7 +156,18 @@ def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
     return follows
 
 
+COMMON = frozenset(
+    {
+        ev.InputQueued, ev.RunStarted, ev.ToolCallStarted, ev.ToolCallCompleted, ev.ToolCallFailed,
+        ev.ContextPrepared, ev.RequestBuilt,
+    }
+)  # fmt: skip
+"""Events that have no case of their own in `_follows`, which need not look for one."""
+
+
 def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
+    if type(event) in COMMON or (type(event) is ev.ModelResponded and event.refused is None):
+        return _next(state)
     match event:
         case (
             ev.SessionOpened()

@@ -58,11 +58,13 @@ from refold.replay.current_agent import (
     CurrentDecisions,
     PastRecalling,
     RecordedResult,
+    RequestPair,
     answer_now,
     input_now,
     replayed_deps,
     require_remembering,
     result_now,
+    summary_now,
 )
 from refold.replay.kinds_of_difference import ConfigurationChanges, changed_configuration
 from refold.replay.manifest import BundleManifest
@@ -77,16 +79,6 @@ MEMORY_FAILED = ("nothing was recalled", "the working memory was left out")
 NOT_SUMMARISED = "the history was not summarised"
 
 TAKEN_OUT = "what it is about was taken out when the bundle was made"
-
-
-class RequestPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded request, and what the one of today is made from."""
-
-    request: ModelRequest
-    reference: RequestReference
-    prepared: Prepared
-    """What had been done to it."""
-    wanted: WantedRequest
 
 
 class AgentsReplay:
@@ -560,6 +552,8 @@ class AgentReplay:
         difference = self._summarised(event.replaced, replaced)
         if difference is None and request is not None and event.replaced == replaced:
             difference = self._comparison.requests(pair.request, request, "summary.request")
+        if difference is None:
+            difference = self._comparison.mismatch(event.summary, summary_now(event), "summary.messages")
         return self._compared("summary", batch, difference)
 
     async def _answer(

@@ -9,7 +9,7 @@ holds: the same consequences, and the same effects in flight.
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from traceback import walk_tb
 from typing import Any, Generic, Literal, TypeVar
 
@@ -249,11 +249,17 @@ class CoreReplay(Generic[S, E]):
             LogFormatError: an event cannot be decoded, or the batch has no beginning.
         """
         recorded = self._decoded(batch)
-        for index, event in enumerate(recorded, start=-1):
-            try:
-                self._state = evolve_all(self._core, (event,), self._state)
-            except LogFormatError as error:
-                return self._failure(batch, index, event, error)
+        done = [-2]  # Nothing; -1 is the stimulus.
+
+        def counted() -> Iterator[E]:
+            for event in recorded:
+                done[0] += 1
+                yield event
+
+        try:
+            self._state = evolve_all(self._core, counted(), self._state)
+        except LogFormatError as error:
+            return self._failure(batch, done[0], recorded[done[0] + 1], error)
         self._wanted = tuple(batch[0].pending or ())
         return None
 
@@ -263,18 +269,21 @@ class CoreReplay(Generic[S, E]):
         Raises:
             LogFormatError: an event cannot be decoded, or the batch has no beginning.
         """
-        recorded = self._decoded(batch)
-        if (divergence := self._in_history(batch, recorded[0])) is not None:
+        (stimulus,) = self._decoded(batch[:1])
+        if (divergence := self._in_history(batch, stimulus)) is not None:
             return divergence
         try:
-            plan = replan(self._core, self._state, recorded[0], recorded[0].at)
+            plan = replan(self._core, self._state, stimulus, stimulus.at)
             wanted = self._core.pending(plan.state)
             pending = noted(wanted, self._wanted)
         except CODE_ERRORS as error:
-            return self._failure(batch, -1, recorded[0], error)
+            return self._failure(batch, -1, stimulus, error)
         self._state = plan.state
         self._wanted = pending
-        return self._in_consequences(batch, recorded[1:], plan.events[1:]) or self._in_pending(batch, pending, wanted)
+        if _are_recorded(plan.events, batch):  # Nearly always, and then nothing of them need be decoded.
+            return self._in_pending(batch, pending, wanted)
+        recorded = self._decoded(batch)[1:]
+        return self._in_consequences(batch, recorded, plan.events[1:]) or self._in_pending(batch, pending, wanted)
 
     def _decoded(self, batch: Sequence[StoredEvent]) -> list[E]:
         first = batch[0]
@@ -346,6 +355,8 @@ class CoreReplay(Generic[S, E]):
         self, batch: Sequence[StoredEvent], now: tuple[str, ...], wanted: Sequence[Effect]
     ) -> Divergence | None:
         recorded = tuple(batch[0].pending or ())
+        if recorded == now:
+            return None
         keys, keys_now = keys_of(recorded), keys_of(now)
         difference = self._comparison.difference(keys, keys_now, "pending")
         left, right = json_of(keys), json_of(keys_now)
@@ -387,6 +398,20 @@ class CoreReplay(Generic[S, E]):
             now=now,
             core_version=self.core_version,
         )
+
+
+def _are_recorded(events: Sequence[Event], batch: Sequence[StoredEvent]) -> bool:
+    """Tell whether the consequences among the events are written as those of a batch are."""
+    if len(events) != len(batch):
+        return False
+    for place in range(1, len(batch)):
+        event, stored = events[place], batch[place]
+        msgspec.structs.force_setattr(event, "at", 0)  # Stands beside the data in a log.
+        same = _encode(event) == stored.data
+        msgspec.structs.force_setattr(event, "at", stored.at)
+        if not same:
+            return False
+    return True
 
 
 async def caught_up(again: CoreReplay[S, E], store: EventStore, last: StoredEvent) -> bool:

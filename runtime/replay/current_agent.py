@@ -12,7 +12,7 @@ import msgspec
 
 from refold.actors.calls.middleware import CallRefused, HookContext, Hooks
 from refold.actors.calls.recall import Recalling, Remembered, seen_in
-from refold.actors.calls.request import RequestMaker
+from refold.actors.calls.request import RequestMaker, WantedRequest
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, CallFailed, WithLimit, failure, result_content
 from refold.actors.calls.tool_context import SessionContext, ToolContext
 from refold.actors.calls.validation import checked_response
@@ -23,6 +23,7 @@ from refold.agents.agent import AgentTool, AnyAgent, HandoffTool
 from refold.agents.middleware_tools import HookedTools
 from refold.agents.opened_deps import is_opened_first
 from refold.agents.redact import redaction_of_agents
+from refold.agents.skill import LOAD_SKILL
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import (
     AnswerContent,
@@ -48,8 +49,12 @@ from refold.events.model.configuration import (
     configuration_of,
     configured_for,
 )
+from refold.events.model.context_window import summary_messages
 from refold.events.model.messages import (
+    ModelRequest,
     ModelResponse,
+    Prepared,
+    RequestReference,
     ResponseContent,
     ToolUse,
 )
@@ -185,6 +190,16 @@ class RecordedTools(HookedTools):
         return self._recorded if limit == DEFAULT_RESULT_LIMIT else WithLimit(self._recorded, limit)
 
 
+class RequestPair(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded request, and what the one of today is made from."""
+
+    request: ModelRequest
+    reference: RequestReference
+    prepared: Prepared
+    """What had been done to it."""
+    wanted: WantedRequest
+
+
 class CurrentAgent:
     """What of an agent decides.
 
@@ -239,6 +254,11 @@ class CurrentAgent:
     def remembers(self) -> bool:
         """Whether it has memories that enter its requests."""
         return self.agent.memory is not None or self.agent.working_memory is not None
+
+    def instructions(self, call: TurnCall) -> str | None:
+        """Return what a call that reads a skill gives today; None = it reads none."""
+        named = call.input.get("name") if call.name == LOAD_SKILL else None
+        return next((skill.instructions for skill in self.agent.skills if skill.name == named), None)
 
     def in_place_of(self, recorded: AgentConfiguration) -> AgentConfiguration:
         """Return today's configuration under the recorded one's name, so that only what it says makes a difference."""
@@ -381,6 +401,14 @@ async def answer_now(
     return _with_old_faults(event, now)
 
 
+def summary_now(event: ev.ContextPrepared) -> tuple[Message, ...]:
+    """Return what would stand today for the messages of which a model made the recorded summary."""
+    said = event.summary[0].content[0] if event.summary else None
+    if not isinstance(said, TextBlock):  # Kept apart, since it is long.
+        return event.summary
+    return summary_messages(said.text.partition("\n\n")[2], event.summary[1] if len(event.summary) > 1 else None)
+
+
 def _as_given(block: AnswerContent) -> ResponseContent:
     if not isinstance(block, ToolUseBlock):
         return block
@@ -446,7 +474,7 @@ def result_now(
         said = await _whole(event.original if event.original is not None else event.content, store)
         refused_then = text_of(said) if kind == "denied" else None
         shown: JsonObject = {"tool": found.name, "input": found.input}
-        recorded: object = said or None
+        recorded: object = (current.instructions(found) if kind is None else None) or said or None
         if kind is not None:
             recorded = CallFailed(text_of(said), result_kind=kind)
         elif isinstance(event, ev.ToolCallCompleted) and event.ends_run:

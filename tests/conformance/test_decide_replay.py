@@ -35,6 +35,7 @@ from refold import (
     Price,
     ProposedCall,
     ScriptedProvider,
+    Skill,
     Summarising,
     TextBlock,
     TokenWindow,
@@ -438,6 +439,25 @@ async def test_a_hook_that_raises_today_and_did_not_then_is_a_difference(log: In
     said = "Failing.on_pre_llm failed: KeyError: 'no such thing'"
     assert str(found) == f'session/s@6: request.failure: (nothing) -> "{said}"'
     assert (counted(report)["request"], missed(report), found.now) == ((6, 6), [], found.difference.right)
+
+
+async def test_the_words_of_a_summary_and_of_a_skill_are_compared(
+    log: InMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("refold.events.model.context_window.SUMMARY_HEADING", "So far:")
+    assert "35 summary.messages[0].content[0].text" in places(await replay(log, agent=office(), session="s"))
+
+    def skilled(instructions: str) -> Agent:
+        skill = Skill(name="refunds", description="How to refund.", instructions=instructions)
+        script: list[Any] = [use("load_skill", {"name": "refunds"}), say("Done.")]
+        return Agent(config=AgentConfig(model="m"), provider=ScriptedProvider(script), skills=[skill])
+
+    store = InMemoryStore()
+    async with AgentRuntime(skilled("Ask a person."), log=store) as runtime:
+        await (await runtime.session("s")).send("Go")
+    (await replay(store, agent=skilled("Ask a person."))).raise_for_divergence()
+    (found,) = (await replay(store, agent=skilled("Pay at once."))).divergences
+    assert str(found) == 'session/s@8: result.content[0].text: "Ask a person." -> "Pay at once."'
 
 
 async def test_what_was_not_compared_is_no_green_result(log: InMemoryStore) -> None:

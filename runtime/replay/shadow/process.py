@@ -17,13 +17,17 @@ import struct
 import sys
 import traceback
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn, TypeVar, cast
 
+import msgspec
+
 from refold.events.core.errors import RefoldError
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import StoredEvent
 from refold.replay.shadow.acts import prepare, refuse_acts
 from refold.replay.shadow.confinement import confine
 from refold.stores.event_store import EventStore
@@ -41,6 +45,12 @@ PAGE_BYTES = 4096
 
 JOBS_AHEAD = 8
 """So many jobs per process are taken before the first of them is done."""
+
+EVENTS = frozenset({"read_all", "read_stream"})
+"""What of a log gives events, which cross in a form that is quicker than Python's own."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_events = msgspec.msgpack.Decoder(list[StoredEvent])
 
 _LENGTH = struct.Struct("!I")
 _COUNT = struct.Struct("=Q")
@@ -180,7 +190,8 @@ class Shadow:
             reads()
             method, arguments, options = rest
             try:
-                message = (True, await getattr(self._store, method)(*arguments, **options))
+                answer = await getattr(self._store, method)(*arguments, **options)
+                message = (True, _encode(answer) if method in EVENTS else answer)
             except Exception as error:  # noqa: BLE001 - Raised in the child.
                 message = (False, error)
 
@@ -212,6 +223,12 @@ class _LogOfParent:
         self._store = store
         self.name = store.name
 
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        """Return those payloads that there are."""
+        wanted = list(hashes)
+        read: dict[PayloadHash, bytes] = await self.__getattr__("read_payloads")(wanted) if wanted else {}
+        return read
+
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         getattr(self._store, method)  # A store of the application need not have all of them.
 
@@ -220,7 +237,7 @@ class _LogOfParent:
             done, answer = _receive(self._pipe)
             if not done:
                 raise answer
-            return answer
+            return _events.decode(answer) if method in EVENTS else answer
 
         return asked
 
