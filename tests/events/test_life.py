@@ -9,7 +9,7 @@ from refold.events.session import react as session_decisions
 from tests.events.life import Life, main
 from tests.selfcheck.exhaustive.rules import RULES
 
-STEPS = 100_000
+STEPS = 40_000
 """Of the long test."""
 
 
@@ -27,8 +27,8 @@ def test_every_rule_holds_in_long_lives_and_is_put_to_the_test_there() -> None:
     assert [rule for rule, verdict in found.items() if verdict != "hold"] == ["INV5"]  # Of stores.
 
 
-@pytest.mark.slow(seconds=50)
-def test_every_rule_holds_in_a_hundred_thousand_steps() -> None:
+@pytest.mark.slow(seconds=20)
+def test_every_rule_holds_in_tens_of_thousands_of_steps() -> None:
     code, found = verdicts(STEPS, seed=1)
     assert code == 0
     assert [rule for rule, verdict in found.items() if verdict != "hold"] == ["INV5"]

@@ -220,7 +220,7 @@ PLAYS = {
 }
 
 
-@pytest.mark.parametrize("examples", [5, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [5, pytest.param(80, marks=pytest.mark.slow)])
 def test_nothing_of_one_user_enters_a_request_of_another(examples: int) -> None:
     """Each text that is remembered is a canary; all share words with all inputs, so that they would be recalled."""
     quiet = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))

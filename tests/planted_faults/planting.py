@@ -1,6 +1,7 @@
 """Copies of the package that have a fault in them."""
 
 import ast
+import functools
 import os
 import shutil
 import subprocess
@@ -61,7 +62,7 @@ def edited(source: str, edit: Edit) -> str:
     """Return the source of the edit's module with the edit made."""
     lines = source.splitlines(keepends=True)
     first, last = 0, len(lines)
-    node: ast.AST = ast.parse(source)
+    node: ast.AST = _parsed(source)
     for name in filter(None, edit.function.split(".")):
         node = next(child for child in _definitions(node) if child.name == name)
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
@@ -71,6 +72,10 @@ def edited(source: str, edit: Edit) -> str:
     assert len(found) == 1, f"{edit.original!r} must stand once in {edit.at}; adapt the fault"
     start, end, indentation = found[0]
     return source[: offset + start] + _indented(edit.planted, indentation) + source[offset + end :]
+
+
+_parsed = functools.lru_cache(maxsize=16)(ast.parse)
+"""The faults of one module come one after another."""
 
 
 def run_copy(folder: Path, *arguments: str, timeout_s: float, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -45,7 +45,7 @@ def test_every_rule_of_the_core_is_the_only_one_to_find_some_fault() -> None:
 
 
 def test_every_fault_can_be_planted_has_a_name_of_its_own_and_is_looked_for() -> None:
-    for fault in FAULTS:
+    for fault in sorted(FAULTS, key=lambda each: each.module):
         module = ROOT.joinpath(*fault.module.removeprefix("refold.").split("."))
         module = ROOT / "runtime" / module.relative_to(ROOT) if fault.layer == "runtime" else module
         ast.parse(edited(module.with_suffix(".py").read_text(encoding="utf-8"), fault))

@@ -8,14 +8,14 @@ that the document cannot fall behind `events/session/react.py`.
 """
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import product
 from typing import NamedTuple, get_args
 
 from refold.events.session.events import SessionEvent
 from refold.events.session.state import SessionState
-from tests.selfcheck.exhaustive.exploration import explore
-from tests.selfcheck.exhaustive.scope import EVERYDAY, Scope
+from tests.selfcheck.exhaustive.exploration import OnBatch, explore
+from tests.selfcheck.exhaustive.scope import EVERYDAY
 
 PHASES = {
     "idle": "no run is open",
@@ -53,17 +53,14 @@ def phase_of(state: SessionState) -> str:
     return "ready" if state.run.phase == "answered" else state.run.phase
 
 
-def decisions_in(scopes: Iterable[Scope]) -> set[Decision]:
-    """Return every decision that a session takes anywhere in `scopes`."""
-    found: set[Decision] = set()
+def noted_in(found: set[Decision]) -> OnBatch:
+    """Return what adds to a set every decision that a session takes in an exploration."""
 
     def note(before: SessionState, batch: tuple[object, ...], after: SessionState) -> None:
         stimulus, *consequences = (type(event).__name__ for event in batch)
         found.add(Decision(phase_of(before), stimulus, frozenset(consequences), phase_of(after)))
 
-    for scope in scopes:
-        explore(scope, on_batch=note)
-    return found
+    return note
 
 
 def as_table(decisions: Collection[Decision]) -> str:
@@ -89,4 +86,7 @@ def is_in_table(decision: Decision, table: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(as_table(decisions_in(EVERYDAY)))
+    decisions: set[Decision] = set()
+    for scope in EVERYDAY:
+        explore(scope, on_batch=noted_in(decisions))
+    sys.stdout.write(as_table(decisions))

@@ -2,37 +2,49 @@
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 
 from refold.actors.kernel.clock import ManualClock
 from refold.events.session import react as session_decisions
 from tests.selfcheck.exhaustive.__main__ import main
-from tests.selfcheck.exhaustive.exploration import explore
+from tests.selfcheck.exhaustive.exploration import OnBatch, explore
 from tests.selfcheck.exhaustive.rules import RULES
 from tests.selfcheck.exhaustive.scope import EVERYDAY
+from tests.selfcheck.exhaustive.state_table import Decision, as_table, is_in_table, noted_in
 
 SMALL = ("queue", "import", "steps", "breaking stops", "rejecting")
 """Names of scopes that are explored in a second."""
 
 
-def printed(*arguments: str) -> tuple[int, str]:
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENT = ROOT / "docs" / "architecture.md"
+
+
+def printed(*arguments: str, on_batch: OnBatch | None = None) -> tuple[int, str]:
     out = io.StringIO()
-    return main(arguments, out, ManualClock()), out.getvalue()
+    return main(arguments, out, ManualClock(), on_batch), out.getvalue()
 
 
-def test_every_rule_holds_in_the_smallest_scopes() -> None:
+def test_every_rule_holds_in_the_smallest_scopes_and_what_they_decide_is_in_the_document() -> None:
     """As much of the everyday check as takes a moment; the whole of it is a slow test."""
     scopes = [scope for scope in EVERYDAY if scope.name in SMALL]
     assert [scope.name for scope in scopes] == list(SMALL)
+    decisions: set[Decision] = set()
     for scope in scopes:
-        assert explore(scope).counterexamples == {}
+        assert explore(scope, on_batch=noted_in(decisions)).counterexamples == {}
+    page = DOCUMENT.read_text(encoding="utf-8")
+    assert len(decisions) > 50
+    assert [decision for decision in decisions if not is_in_table(decision, page)] == []
 
 
 @pytest.mark.slow(seconds=50)
-def test_every_rule_holds_in_the_everyday_scopes_and_is_exercised_there_but_the_one_of_stores() -> None:
-    code, text = printed()
+def test_every_rule_holds_in_the_everyday_scopes_is_exercised_and_what_they_decide_is_in_the_document() -> None:
+    decisions: set[Decision] = set()
+    code, text = printed(on_batch=noted_in(decisions))
     assert code == 0
+    assert as_table(decisions) in DOCUMENT.read_text(encoding="utf-8")
     verdicts = dict(re.findall(r"^(\w+) +(hold|violated|not exercised) ", text, re.MULTILINE))
     assert verdicts == {**dict.fromkeys(RULES, "hold"), "INV5": "not exercised"}
     for scope in EVERYDAY:

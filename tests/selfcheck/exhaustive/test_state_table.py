@@ -1,28 +1,11 @@
-"""`docs/architecture.md` shows what a session decides in each phase, as the exhaustive search finds it."""
+"""`docs/architecture.md` shows what a session decides in each phase; what is in it is compared in `test_exhaustive`."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.selfcheck.exhaustive.scope import EVERYDAY
-from tests.selfcheck.exhaustive.state_table import Decision, as_table, decisions_in, is_in_table
-from tests.selfcheck.exhaustive.test_exhaustive import SMALL
-
-ROOT = Path(__file__).resolve().parents[3]
-DOCUMENT = ROOT / "docs" / "architecture.md"
-
-
-def test_what_small_scopes_decide_is_in_the_document() -> None:
-    page = DOCUMENT.read_text(encoding="utf-8")
-    found = decisions_in(scope for scope in EVERYDAY if scope.name in SMALL)
-    assert len(found) > 50
-    assert [decision for decision in found if not is_in_table(decision, page)] == []
-
-
-@pytest.mark.slow(seconds=50)
-def test_the_document_has_the_table_that_the_everyday_scopes_give() -> None:
-    assert as_table(decisions_in(EVERYDAY)) in DOCUMENT.read_text(encoding="utf-8")
+from tests.selfcheck.exhaustive.state_table import Decision, as_table, is_in_table
+from tests.selfcheck.exhaustive.test_exhaustive import DOCUMENT, ROOT
 
 
 @pytest.mark.parametrize(
