@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from refold.actors.calls.middleware import HookContext as HookContext
     from refold.actors.calls.middleware import Middleware as Middleware
     from refold.actors.calls.middleware import ToolCall as ToolCall
+    from refold.actors.calls.policy import Allow as Allow
+    from refold.actors.calls.policy import Ask as Ask
+    from refold.actors.calls.policy import Deny as Deny
     from refold.actors.calls.policy import Policy as Policy
     from refold.actors.calls.policy import ProposedCall as ProposedCall
     from refold.actors.calls.protocols import Provider as Provider
     from refold.actors.calls.protocols import StreamingProvider as StreamingProvider
     from refold.actors.calls.protocols import TellingProvider as TellingProvider
+    from refold.actors.calls.questions import DeferredResult as DeferredResult
+    from refold.actors.calls.questions import NoAnswer as NoAnswer
     from refold.actors.calls.tool_context import SessionContext as SessionContext
     from refold.actors.calls.tool_context import ToolContext as ToolContext
     from refold.actors.calls.tool_context import current_context as current_context
@@ -92,9 +97,8 @@ if TYPE_CHECKING:
     from refold.events.model.spending import Price as Price
     from refold.events.model.spending import TreeBudget as TreeBudget
     from refold.events.secrets.redaction import FieldPath as FieldPath
-    from refold.events.session.events import Allow as Allow
-    from refold.events.session.events import Ask as Ask
-    from refold.events.session.events import Deny as Deny
+    from refold.events.session.events import QuestionAnswered as QuestionAnswered
+    from refold.events.session.events import QuestionAsked as QuestionAsked
     from refold.events.session.events import ToolApprovalRequested as ToolApprovalRequested
     from refold.memory.episodic import EpisodicStore as EpisodicStore
     from refold.memory.graph import GraphStore as GraphStore
@@ -139,6 +143,7 @@ if TYPE_CHECKING:
     from refold.sessions.outcome import Tripped as Tripped
     from refold.sessions.outcome import TurnResult as TurnResult
     from refold.sessions.people import AwaitedApproval as AwaitedApproval
+    from refold.sessions.people import AwaitedQuestion as AwaitedQuestion
     from refold.sessions.run_handle import RunHandle as RunHandle
     from refold.sessions.run_handle import RunReader as RunReader
     from refold.sessions.session import Session as Session
@@ -166,7 +171,8 @@ else:
             "refold.actors.agent.compaction": "Summarising",
             "refold.actors.agent.guardrails": "guardrail Guardrail GuardrailDecision",
             "refold.actors.calls.middleware": "HookContext Middleware ToolCall",
-            "refold.actors.calls.policy": "Policy ProposedCall",
+            "refold.actors.calls.questions": "DeferredResult NoAnswer",
+            "refold.actors.calls.policy": "Allow Ask Deny Policy ProposedCall",
             "refold.actors.calls.protocols": "Provider StreamingProvider TellingProvider",
             "refold.actors.calls.tool_context": "current_context SessionContext ToolContext",
             "refold.actors.cancellation": "CancellationToken",
@@ -196,7 +202,7 @@ else:
             "refold.events.model.retry": "RetryPolicy",
             "refold.events.model.run_context": "RunContext",
             "refold.events.model.spending": "Budget Price TreeBudget",
-            "refold.events.session.events": "Allow Ask Deny ToolApprovalRequested",
+            "refold.events.session.events": "QuestionAnswered QuestionAsked ToolApprovalRequested",
             "refold.memory.episodic": "EpisodicStore",
             "refold.memory.graph": "GraphStore",
             "refold.memory.items": "NewEntry NewEpisode Recalled",
@@ -214,7 +220,7 @@ else:
                 "Cancelled Completed Failed Outcome RunError RunNotCompleted RunResult Spent Tripped TurnResult"
             ),
             "refold.sessions.access": "SessionMetadata",
-            "refold.sessions.people": "AwaitedApproval",
+            "refold.sessions.people": "AwaitedApproval AwaitedQuestion",
             "refold.sessions.run_handle": "RunHandle RunReader",
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",

@@ -25,6 +25,7 @@ import msgspec
 
 from refold.actors.agent.compaction import Summarising
 from refold.actors.calls.middleware import Middleware
+from refold.actors.calls.policy import Allow, Decision, Deny
 from refold.agents.agent import AnyAgent, with_subagents
 from refold.agents.loading import AgentSource, checked_source
 from refold.agents.redact import redaction_of_rules
@@ -263,7 +264,7 @@ class Simulation:
             return SeededSchedule(self.scenario.seed * 1_000 + self.world.life)
         return SparseSchedule(deviations if self.world.life == 1 else {})
 
-    async def _decide(self, session: SessionId, request: ev.ToolApprovalRequested) -> ev.Decision:
+    async def _decide(self, session: SessionId, request: ev.ToolApprovalRequested) -> Decision:
         chance = self.world.chance(f"approval {session} {request.call}")
         life = self.world.life
         await asyncio.sleep(chance.uniform(0.5, 60.0))
@@ -272,7 +273,7 @@ class Simulation:
         always = chance.random() < 0.2
         allowed = chance.random() < 0.7
         self.monitor.effects.results.decided(session, request.call, allowed=allowed)
-        return ev.Allow(always=always) if allowed else ev.Deny(reason="not this one")
+        return Allow(always=always) if allowed else Deny(reason="not this one")
 
     def _report(self, events: Sequence[StoredEvent]) -> SimulationReport:
         digest = hashlib.sha256()

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from refold.actors.calls.middleware import HookContext
+from refold.actors.calls.policy import Allow, Deny
 from refold.actors.calls.protocols import ToolRunner
 from refold.actors.calls.tool_context import running_context
 from refold.actors.calls.verdicts import changed_arguments
@@ -21,7 +22,7 @@ from refold.events.core.cleaning import recorded_reason
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import SessionId
 from refold.events.session.commands import DecideApproval
-from refold.events.session.events import Allow, Deny, ToolApprovalRequested
+from refold.events.session.events import ToolApprovalRequested
 
 log = logging.getLogger("refold.approval")
 

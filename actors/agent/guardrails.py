@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from refold.actors.calls.conversation import own_copy
+from refold.actors.calls.policy import Allow, Deny
 from refold.actors.calls.results import error_words
 from refold.actors.calls.verdicts import final_text
 from refold.events.core.cleaning import recorded_reason
@@ -25,7 +26,6 @@ from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import ModelResponse
 from refold.events.model.refused import GuardrailTrip, inputs_unanswered
 from refold.events.model.run_context import RunContext
-from refold.events.session.events import Allow, Deny
 
 G = TypeVar("G")
 

@@ -67,6 +67,7 @@ from refold.events.session.commands import (
     RecordContext,
     RecordModelFailure,
     RecordModelResponse,
+    RecordQuestion,
     RecordTimer,
     RecordToolResult,
     ResumeRun,
@@ -92,6 +93,7 @@ from refold.events.session.state import (
     Run,
     SessionState,
     awaits_step,
+    calls_awaiting_answer,
     calls_awaiting_approval,
     configuration_of_run,
     expiry_key,
@@ -396,7 +398,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
 
     def _going_on(self) -> Sequence[SessionCommand] | None:
         setting, interrupted = self._setting, is_interrupted(self.state)
-        if not setting.auto_resume and (interrupted or calls_awaiting_approval(self.state)):
+        waits = calls_awaiting_approval(self.state) or calls_awaiting_answer(self.state)
+        if not setting.auto_resume and (interrupted or waits):
             return None
         if self.state.agent != setting.configuration.agent:
             log.warning(
@@ -462,6 +465,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                     ancestors=self._ancestors or (),
                     context=self._context,
                     attempt=effect.attempt,
+                    answers=effect.answers,
                     again=effect.again,
                     where=self._where(effect.call, effect.name),
                 )
@@ -562,8 +566,9 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     def failed(self, effect: Effect | None, command: SessionCommand, error: Exception) -> SessionCommand | None:
         reason = str(error) if isinstance(error, CommandRejected) else type(error).__name__
         match command:
-            case RecordToolResult(call=call, attempt=attempt):
-                text = f"The tool's result cannot be recorded: {reason}"
+            case RecordToolResult(call=call, attempt=attempt) | RecordQuestion(call=call, attempt=attempt):
+                what = "result" if isinstance(command, RecordToolResult) else "question"
+                text = f"The tool's {what} cannot be recorded: {reason}"
                 return RecordToolResult(call=call, content=(TextBlock(text=text),), kind="permanent", attempt=attempt)
             case RecordModelResponse(run=run, turn=turn, asked=asked):
                 text = f"the model's answer cannot be recorded: {reason}"

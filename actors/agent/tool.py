@@ -4,7 +4,7 @@ Its address and stream are `tool/<name>`, or `tool/<agent>/<name>` where it is n
 stream tells what the tool was defined as and which calls were given up.
 A call's body runs beside the mailbox. The rules: a call that is begun twice under one key runs once; each call tells
 its session its end exactly once, and a body that outlives that end tells it what it returned, which the session keeps
-as evidence. How a call is carried out, see `refold.actors.calls.tool_rules`: it may wait until fewer bodies
+as evidence. How a call is carried out, see `refold.actors.calls.protocols.ToolRules`: it may wait until fewer bodies
 run, which is no silence, and ends at once when the run is cancelled. What is carried out here is one attempt at a call;
 whether there is another, the session decides. It is told of a silent one that may be followed by another only when the
 body has ended, so that no two run beside each other.
@@ -20,7 +20,8 @@ import msgspec
 
 from refold.actors.calls.middleware import CallRefused, HookContext
 from refold.actors.calls.policy import recovery_text
-from refold.actors.calls.protocols import SessionObserver, ToolRunner
+from refold.actors.calls.protocols import CallGuard, CallNotMade, NoSignOfLife, SessionObserver, ToolRules, ToolRunner
+from refold.actors.calls.questions import DeferredResult, Questions
 from refold.actors.calls.results import RESULT_BYTES_MAX, WithLimit, failure, result_in_steps, text_of_error
 from refold.actors.calls.tool_context import (
     CallingTool,
@@ -30,7 +31,6 @@ from refold.actors.calls.tool_context import (
     calling_tool,
     running_context,
 )
-from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules
 from refold.actors.cancellation import CancellationToken
 from refold.actors.cooperative import in_turns
 from refold.actors.effects import (
@@ -63,7 +63,8 @@ from refold.events.core.errors import (
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, StreamName, ToolCallId, kind_and_identifier
 from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolState
 from refold.events.model.configuration import RecoveryFunction
-from refold.events.session.commands import RecordToolResult
+from refold.events.session.commands import RecordQuestion, RecordToolResult
+from refold.events.session.events import QuestionAnswered
 
 log = logging.getLogger("refold.tool")
 
@@ -85,6 +86,8 @@ class StartToolCall(Vital, frozen=True, kw_only=True):
     context: SessionContext | None = None
     """Whose session it is; None = it is not known."""
     attempt: int = 1
+    answers: tuple[QuestionAnswered, ...] = ()
+    """What came of the questions that the call has asked."""
     again: bool = False
     """Whether another attempt may follow."""
     where: HookContext
@@ -106,6 +109,7 @@ class _Running:
         self.context: ToolContext[object] | None = None
         self.task: asyncio.Task[None] | None = None
         self.begun = False
+        self.questions: Questions | None = None
         self.silence: Timer | None = None
         self.patience: Timer | None = None
         self.grace: Timer | None = None
@@ -261,6 +265,9 @@ class ToolActor(Actor):
                 self._tell_text(running, f"There is no tool {self.tool!r} in this process.", "not_found")
             else:
                 value = await self._carried_out(running)
+                if running.questions is not None and (deferred := _deferred(value)) is not None:
+                    self._tell_asks(running, running.questions.deferred(deferred))
+                    return
                 finished = running.context.finished if running.context is not None else None
                 result = value if finished is None else WithLimit(finished, None)
                 in_steps = result_in_steps(result, self._result_bytes_max, self._journal.redaction)
@@ -269,6 +276,8 @@ class ToolActor(Actor):
         except asyncio.CancelledError:
             if running.token.cancelled:
                 self._tell_cancelled(running)
+            elif running.questions is not None and running.questions.open is not None and not running.told:
+                self._tell_asks(running, running.questions.open)
             elif running.told or not self.actor_ref.is_alive():
                 raise  # This actor stops, and the call stays open as after a crash.
             else:
@@ -334,6 +343,14 @@ class ToolActor(Actor):
         if self._journal.lost:  # Meanwhile: the runtime that has the log carries the call out, and this one ends.
             running.free_slot()
             await asyncio.get_running_loop().create_future()
+        running.questions = Questions(
+            message.call,
+            message.attempt,
+            message.answers,
+            describe=self._runner.described,
+            now_us=self.system.clock.now_us,
+            end_body=lambda: self._end_body(running),
+        )
         running.context = ToolContext(
             call=message.call,
             session=message.session,
@@ -341,6 +358,7 @@ class ToolActor(Actor):
             cancel=running.token.child(),  # What the body cancels by itself ends no run.
             report=lambda report: self._progressed(running, report),
             session_context=message.context,
+            questions=running.questions,
         )
         self._listen(running)
         calling = CallingTool(
@@ -414,6 +432,15 @@ class ToolActor(Actor):
         )
         self._tell_end(running, EffectEnded(key=running.message.key, command=command, payloads={**payloads, **more}))
 
+    def _end_body(self, running: _Running) -> None:
+        """Have a body end that has asked; one that runs in a thread ends by itself."""
+        task = running.task
+        if task is not None and asyncio._get_running_loop() is self.system.loop:  # None in a thread without one.
+            task.cancel()
+
+    def _tell_asks(self, running: _Running, question: RecordQuestion) -> None:
+        self._tell_end(running, EffectEnded(key=running.message.key, command=question))
+
     def _tell_cancelled(self, running: _Running) -> None:
         if not running.told:
             self._tell_end(running, EffectEnded(key=running.message.key))
@@ -478,3 +505,8 @@ class ToolActor(Actor):
             self.system.loop.call_soon_threadsafe(publish)
         except RuntimeError:  # The loop is closed, and the thread of a body that was left behind still reports.
             log.debug("%s: a report of call %s comes after the end", self.address, running.message.call)
+
+
+def _deferred(value: object) -> DeferredResult | None:
+    value = value.value if isinstance(value, WithLimit) else value
+    return value if isinstance(value, DeferredResult) else None

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from refold.actors.calls.conversation import HistoryView, own_copy
+from refold.actors.calls.policy import Deny
 from refold.actors.calls.results import error_words, result_blocks
 from refold.actors.calls.tool_context import SessionContext, running_context
 from refold.actors.calls.validation import checked_response
@@ -37,7 +38,6 @@ from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.events.model.run_context import RunContext
-from refold.events.session.events import Deny
 
 UserBlocks = tuple[GivenContent, ...]
 

@@ -8,8 +8,8 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -20,11 +20,41 @@ from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId
 from refold.events.model.configuration import EffectClass, RecoveryFunction, Tier, ToolSpec
 from refold.events.model.run_context import RunContext
-from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, Verdict
+from refold.events.session.events import Verdict
 from refold.events.session.normalise import NormalisedResponse
 from refold.events.session.react import BROKEN_TEXT
 
 log = logging.getLogger("refold.model")
+
+
+class Allow(msgspec.Struct, frozen=True):
+    """The call may run."""
+
+    always: bool = False
+    """Said of an approval: later calls of the same action need none in this session."""
+    arguments: Mapping[str, object] | None = None
+    """Said of an approval: all arguments that the call runs with, in place of the model's; None = with these."""
+
+
+class Deny(msgspec.Struct, frozen=True):
+    """The call does not run."""
+
+    reason: str = ""
+    """What the model is told."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A person has to allow the call first."""
+
+    reason: str = ""
+    """What that person is told."""
+
+
+PolicyDecision: TypeAlias = Allow | Deny | Ask
+"""What a policy says: `Allow` leaves it to the tool's tier whether a person has to approve."""
+
+Decision: TypeAlias = Allow | Deny
+"""What an approval handler says."""
 
 
 class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):

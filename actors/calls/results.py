@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeGuard, cast
 
 import msgspec
 
+from refold.actors.calls.questions import CallFailed
 from refold.actors.calls.validation import checked_block
 from refold.events.core.cleaning import (
     DEPTH_MAX,
@@ -129,18 +130,6 @@ ERRORS_TOLD_MAX = 10
 
 ERROR_CHARACTERS_MAX = 4_000
 """The text of a tool's error is cut after so many characters."""
-
-
-class CallFailed(ToolError):
-    """A call had no result, for a reason that no failure of a tool's own has; of Refold's own tools.
-
-    Attributes:
-        result_kind: of the call's result.
-    """
-
-    def __init__(self, message: str, *, result_kind: ErrorKind) -> None:
-        super().__init__(message)
-        self.result_kind: ErrorKind = result_kind
 
 
 def result_content(

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 
+from refold.actors.calls.questions import AwaitedAnswer, Questions
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import AskCycle
 from refold.actors.kernel.ref import System
@@ -18,6 +19,7 @@ from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import SessionState
 
 D = TypeVar("D")
+T = TypeVar("T")
 
 running_context: ContextVar[RunContext[Any] | None] = ContextVar("running_context", default=None)
 """Set where a function of the application is called for a run, and in what that begins."""
@@ -178,7 +180,9 @@ class ToolContext(Generic[D]):
         cancel: CancellationToken,
         report: Callable[[object], None],
         session_context: SessionContext | None = None,
+        questions: Questions | None = None,
     ) -> None:
+        self._questions = questions
         self.call = call
         self.session = session
         self.session_context = session_context or SessionContext(session=session, conversation=session)
@@ -214,6 +218,37 @@ class ToolContext(Generic[D]):
         From any thread. Reports are published, not logged.
         """
         self._report(report)
+
+    @overload
+    def ask(self, question: str, *, expires_s: float | None = None) -> AwaitedAnswer[str]: ...
+
+    @overload
+    def ask(self, question: str, *, type: type[T], expires_s: float | None = None) -> AwaitedAnswer[T]: ...
+
+    @overload
+    def ask(self, question: str, *, type: Any, expires_s: float | None = None) -> AwaitedAnswer[Any]: ...
+
+    def ask(self, question: str, *, type: Any = str, expires_s: float | None = None) -> AwaitedAnswer[Any]:
+        """Ask a person, or whatever else is outside, and go on with the answer, in days or after a restart too.
+
+        `answer = await context.ask("Which address?", type=Address)`; in a plain function `context.ask(…).get()`. Where
+        there is no answer yet, the body ends here, as when its task is cancelled. With the answer it runs again from
+        its beginning, and is given the answers that there are in the order of its questions. So what stands before a
+        question may run again: ask first and act then, or give services the `idempotency_key`.
+
+        Args:
+            question: what those are told who answer (`Session.questions`, `Session.answer`, `refold answer`).
+            type: what the answer is, such as a msgspec Struct, a dataclass, a model of pydantic, or a Literal of
+                choices; another answer is refused.
+            expires_s: after so many seconds without an answer it raises; None = it waits for ever.
+
+        Raises:
+            ConfigError: the type has no JSON Schema; or this is no call of a session.
+            NoAnswer: of the answer: there is none.
+        """
+        if self._questions is None:
+            raise ConfigError("a tool can ask in a call of a session only")
+        return self._questions.ask(question, type, expires_s)
 
     def finish(self, text: str) -> str:
         """End the run as completed with `text` as its answer, once the body returns; returns `text`.

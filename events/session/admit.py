@@ -32,6 +32,7 @@ from refold.events.model.refused import by_hand
 from refold.events.model.spending import price_of
 from refold.events.session import commands
 from refold.events.session import events as ev
+from refold.events.session.evolve_calls import answer_digest
 from refold.events.session.normalise import imported_messages
 from refold.events.session.react import pending
 from refold.events.session.set_aside import asides, require_undoable
@@ -47,6 +48,7 @@ from refold.events.session.state import (
     find_call,
     input_digest,
     input_key,
+    question_id,
     run_of_input,
     running_calls,
     says_something,
@@ -116,6 +118,10 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             return _admit_cancel(state, command)
         case commands.DecideApproval():
             return _admit_decision(state, command)
+        case commands.AnswerQuestion():
+            return _admit_answer(state, command)
+        case commands.RecordQuestion():
+            return _admit_question(state, command)
         case commands.ResumeRun():
             return _admit_resume(state, command)
         case commands.RecordContext():
@@ -379,6 +385,36 @@ def _admit_decision(state: SessionState, command: commands.DecideApproval) -> ev
     )
 
 
+def _admit_answer(state: SessionState, command: commands.AnswerQuestion) -> ev.SessionEvent | Recorded:
+    if (recorded := _recorded_as(state, "answer", command.key, answer_digest(command))) is not None:
+        return recorded
+    call, at_work = find_call(state, command.call), state.turn
+    asked = call.question if call is not None and at_work is not None and call.id in at_work.asking else None
+    if asked is None or command.number not in (None, asked.number):
+        named = question_id(command.call, command.number)
+        raise CommandRejected(f"{named} does not wait for an answer; it was answered, has ended, or never was asked")
+    return ev.QuestionAnswered(
+        call=command.call, number=asked.number, answer=command.answer, error=command.error, key=command.key
+    )
+
+
+def _admit_question(state: SessionState, command: commands.RecordQuestion) -> ev.SessionEvent | Recorded:
+    run, call, at_work = state.run, find_call(state, command.call), state.turn
+    if run is None or call is None or at_work is None or call.id not in at_work.running:
+        return Recorded(0)
+    if 0 < command.attempt <= call.failed_attempts or command.number != len(call.answers) + 1:
+        return Recorded(0)
+    return ev.QuestionAsked(
+        run=run.id,
+        call=call.id,
+        number=command.number,
+        question=command.question,
+        answer_schema=command.answer_schema,
+        gives_result=command.gives_result,
+        expires_at=command.expires_at,
+    )
+
+
 def _admit_resume(state: SessionState, command: commands.ResumeRun) -> ev.SessionEvent | Recorded:
     run = state.run
     if run is None or state.configuration is None or (run.parked and not command.asked):
@@ -483,7 +519,7 @@ def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) 
     if not call.started:
         raise CommandRejected(f"{command.call} has a result and was never started")
     at_work = state.turn
-    pauses = at_work is not None and call.id in at_work.pausing
+    pauses = at_work is not None and (call.id in at_work.pausing or call.id in at_work.asking)
     if pauses or 0 < command.attempt <= call.failed_attempts:  # That this attempt failed is recorded.
         return Recorded(0)
     if command.handoff is not None and state.run is not None and state.run.handoff is not None:

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
+from refold.events.core.content import AnswerContent, ErrorKind, Json, JsonObject, Message, ResultContent, UserContent
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, Handoff, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
@@ -140,6 +140,17 @@ class DecideApproval(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments, checked, that it is to run with in place of those that the model gave."""
 
 
+class AnswerQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Give a call the answer that it waits for, checked against its schema; or say why there is none."""
+
+    call: ToolCallId
+    number: int | None = None
+    """Which question of the call; None = the one that it waits for."""
+    answer: Json = None
+    error: str | None = None
+    key: str | None = None
+
+
 class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
     """Let the open run go on in this process."""
 
@@ -266,6 +277,19 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """Another attempt may bring something else: this one is over, and what went wrong may pass."""
 
 
+class RecordQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a call has ended to wait for an answer; see `QuestionAsked`."""
+
+    call: ToolCallId
+    number: int
+    question: str
+    answer_schema: JsonObject
+    gives_result: bool = False
+    expires_at: int | None = None
+    attempt: int = 0
+    """Which attempt at the call asks; 0 = the one under way."""
+
+
 class RecordCallWaiting(msgspec.Struct, frozen=True, kw_only=True):
     """The session that carries out a call waits for a person and does nothing else, or goes on again."""
 
@@ -297,6 +321,7 @@ SessionCommand: TypeAlias = (
     | AllowTurn
     | CancelRun
     | DecideApproval
+    | AnswerQuestion
     | ResumeRun
     | RecordContext
     | RecordRequest
@@ -305,10 +330,11 @@ SessionCommand: TypeAlias = (
     | RecordModelInterruption
     | RecordModelFailure
     | RecordToolResult
+    | RecordQuestion
     | RecordTimer
     | RecordCallWaiting
 )
 """Anything that a session can be told."""
 
-MAY_RUN = (SendInput, ImportHistory, AllowTurn, DecideApproval, ResumeRun)
+MAY_RUN = (SendInput, ImportHistory, AllowTurn, DecideApproval, AnswerQuestion, ResumeRun)
 """Commands of which a run may come, or by which it goes on."""

@@ -37,6 +37,9 @@ class _KnownCall(msgspec.Struct):
     waits_for_approval: bool = False
     pure: bool = False
     """Its tool may run again at any time."""
+    questions: int = 0
+    """That it has asked."""
+    answers: int = 0
 
 
 class OrderRules:
@@ -162,6 +165,16 @@ class OrderRules:
                     if not known.waits_for_approval:
                         self._find("INV1", f"{call} is decided about and did not wait for approval")
                     known.waits_for_approval = False
+            case ev.QuestionAsked(call=call, number=number):
+                if (known := self._open_call(call)) is not None:
+                    if not known.running or number != known.questions + 1:
+                        self._find("INV1", f"{call} asks its question {number} and was not at work on it")
+                    known.running, known.questions = False, number
+            case ev.QuestionAnswered(call=call, number=number):
+                if (known := self._open_call(call)) is not None:
+                    if number != known.questions or number != known.answers + 1:
+                        self._find("INV1", f"question {number} of {call} is answered and was not open")
+                    known.answers = number
             case ev.ToolAttemptFailed(call=call, attempt=attempt):
                 if (known := self._open_call(call)) is not None:
                     if not known.running or attempt != known.failed + 1:
@@ -280,6 +293,8 @@ class OrderRules:
             self._find("INV1", f"{call} starts while it waits for approval")
         if known.running:
             self._find("INV1", f"{call} starts again")
+        if known.questions != known.answers:
+            self._find("INV1", f"{call} starts while it waits for an answer")
         if attempt != known.failed + 1 or known.retries != known.failed:
             self._find("INV1", f"attempt {attempt} at {call} starts after {known.failed} failed ones")
         known.started = known.running = True

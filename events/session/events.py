@@ -5,8 +5,6 @@ ToolCallStarted and one result for each call, and exactly one of RunCompleted, R
 
 The rule: a recorded shape never changes. A field is added with a default; anything else is a new version of the
 tag with an upcaster (`refold.events.core.codec`). Tags are written out, never derived from a class name.
-
-What people and user code may say about a tool call before it runs.
 """
 
 from collections.abc import Mapping
@@ -17,6 +15,7 @@ import msgspec
 from refold.events.core.content import (
     AnswerContent,
     ErrorKind,
+    Json,
     JsonObject,
     Message,
     ResultContent,
@@ -355,6 +354,35 @@ class ToolCallStarted(Event, frozen=True, kw_only=True, tag="session.tool_call_s
     """Which attempt at the call this is; one that a crash interrupted is made again under its own number."""
 
 
+class QuestionAsked(Event, frozen=True, kw_only=True, tag="session.question_asked.v1"):
+    """A call needs an answer from outside. Its body has ended; with the answer it runs again, from its beginning."""
+
+    run: RunId
+    call: ToolCallId
+    number: int
+    """Which question of the call this is, from 1."""
+    question: str
+    answer_schema: JsonObject
+    """The JSON Schema that the answer fits."""
+    gives_result: bool = False
+    """The answer is the call's result, and the body does not run again."""
+    expires_at: int | None = None
+    """When it counts as not answered, in microseconds since the epoch; None = never."""
+
+
+class QuestionAnswered(Event, frozen=True, kw_only=True, tag="session.question_answered.v1"):
+    """What a call waited for is there, or will not come."""
+
+    call: ToolCallId
+    number: int
+    answer: Json = None
+    error: str | None = None
+    """Why there is no answer; None = there is one."""
+    expired: bool = False
+    """That is, since the time was over."""
+    key: str | None = None
+
+
 class ToolAttemptFailed(Event, frozen=True, kw_only=True, tag="session.tool_attempt_failed.v1"):
     """An attempt at a call is over and failed in a way that may pass. The call is open until its ToolCallFailed.
 
@@ -549,6 +577,8 @@ SessionEvent: TypeAlias = (
     | ToolApprovalRequested
     | ToolApprovalDecided
     | ToolCallStarted
+    | QuestionAsked
+    | QuestionAnswered
     | ToolAttemptFailed
     | ToolCallCompleted
     | HandedOff
@@ -568,33 +598,3 @@ SessionEvent: TypeAlias = (
 
 TerminalEvent: TypeAlias = RunCompleted | RunFailed | RunCancelled
 """How a run ends."""
-
-
-class Allow(msgspec.Struct, frozen=True):
-    """The call may run."""
-
-    always: bool = False
-    """Said of an approval: later calls of the same action need none in this session."""
-    arguments: Mapping[str, object] | None = None
-    """Said of an approval: all arguments that the call runs with, in place of the model's; None = with these."""
-
-
-class Deny(msgspec.Struct, frozen=True):
-    """The call does not run."""
-
-    reason: str = ""
-    """What the model is told."""
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """A person has to allow the call first."""
-
-    reason: str = ""
-    """What that person is told."""
-
-
-PolicyDecision: TypeAlias = Allow | Deny | Ask
-"""What a policy says: `Allow` leaves it to the tool's tier whether a person has to approve."""
-
-Decision: TypeAlias = Allow | Deny
-"""What an approval handler says."""

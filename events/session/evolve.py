@@ -25,18 +25,11 @@ from refold.events.model.refused import GuardrailTrip
 from refold.events.model.spending import Usage, cost_of, price_of
 from refold.events.session import events as ev
 from refold.events.session.evolve_calls import (
-    approval_decided,
-    approval_requested,
-    attempt_failed,
-    call_completed,
-    call_failed,
-    call_started,
-    call_waiting,
+    CALL_FOLDERS,
     close_for_fork,
     note_breakage,
     pause_over,
     pause_scheduled,
-    result_late,
     texts_of,
     turn_of,
 )
@@ -557,15 +550,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.ModelInterrupted: _model_interrupted,
     ev.ModelFailed: _model_failed,
     ev.RetryScheduled: _retry_scheduled,
-    ev.ToolApprovalRequested: approval_requested,
-    ev.ToolApprovalDecided: approval_decided,
-    ev.ToolCallStarted: call_started,
-    ev.ToolAttemptFailed: attempt_failed,
-    ev.ToolCallCompleted: call_completed,
     ev.HandedOff: _handed_off,
-    ev.ToolCallFailed: call_failed,
-    ev.ToolResultLate: result_late,
-    ev.ToolCallWaiting: call_waiting,
     ev.CancelRequested: _cancel_requested,
     ev.RunResumed: _run_resumed,
     ev.RunParked: _run_parked,
@@ -574,6 +559,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.RunCompleted: _run_completed,
     ev.RunFailed: _run_failed,
     ev.RunCancelled: _run_cancelled,
+    **CALL_FOLDERS,
 }
 """What each event changes; a test says that none is missing."""
 

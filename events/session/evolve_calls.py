@@ -1,8 +1,11 @@
-"""How the events of tool calls change a session's turn under way.
+"""How the events of tool calls change a session's turn under way, and what an answer, or its absence, is for a call.
 
 Part of `refold.events.session.evolve`, which says what holds for both. The places that a turn keeps move forward with
 its calls, so that no event walks over all calls of a long answer.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -16,23 +19,33 @@ from refold.events.core.content import (
     ToolUseBlock,
     error_result,
     text_of,
+    without_blanks,
 )
 from refold.events.core.ids import ToolCallId
+from refold.events.core.pure_core import Wait, WaitUntil
 from refold.events.model.configuration import ToolPolicy
 from refold.events.session import events as ev
+from refold.events.session.commands import AnswerQuestion
 from refold.events.session.state import (
     Ending,
+    Run,
     SessionKey,
     SessionState,
     Turn,
     TurnCall,
     action_of,
+    answer_key,
+    content_digest,
     decision_digest,
+    expiry_key,
+    find_call,
     needs_approval,
     needs_verdict,
     results_message,
     retry_key,
 )
+
+NOT_ANSWERED_TEXT = "There was no answer in time."
 
 CHANGED_CHARACTERS_MAX = 10_000
 """Arguments that a person changed are cut after so many characters of JSON where the model is told of them."""
@@ -121,6 +134,72 @@ def pause_over(state: SessionState, timer: str) -> None:
         _advance_places(turn)
 
 
+def answer_digest(answer: AnswerQuestion | ev.QuestionAnswered) -> str:
+    """Return the digest under which a keyed answer is remembered."""
+    return content_digest((answer.call, answer.answer, answer.error))
+
+
+def question_asked(state: SessionState, event: ev.QuestionAsked) -> None:
+    turn = _turn(state)
+    turn.calls[turn.index[event.call]].question = event
+    turn.running.pop(event.call, None)
+    turn.waiting.pop(event.call, None)
+    turn.asking[event.call] = state.version
+    if state.run is not None:
+        state.run.resumes = 0
+    _advance_places(turn)
+
+
+def question_answered(state: SessionState, event: ev.QuestionAnswered) -> None:
+    turn = _turn(state)
+    place = turn.index[event.call]
+    turn.calls[place].answers.append(event)
+    turn.asking.pop(event.call, None)
+    turn.next_start = min(turn.next_start, place)
+    if event.key is not None:
+        state.keys[event.key] = SessionKey(state.version, answer_digest(event), "answer")
+    _advance_places(turn)
+
+
+def answer_out_of_time(state: SessionState, timer: str) -> ev.SessionEvent | None:
+    """Return that a call gets no answer, where the time for it is over and that is what the timer is of."""
+    asking = state.turn.asking if state.turn is not None else {}
+    call = next((call for call, asked in asking.items() if expiry_key(asked) == timer), None)
+    found = find_call(state, call) if call is not None else None
+    if found is None or found.question is None:
+        return None
+    number = found.question.number
+    return ev.QuestionAnswered(call=found.id, number=number, error=NOT_ANSWERED_TEXT, expired=True)
+
+
+def waits_for_answers(run: Run, turn: Turn) -> list[Wait | WaitUntil]:
+    """Return the waits of the calls that asked: for an answer, and for the end of the time for it."""
+    waits: list[Wait | WaitUntil] = []
+    for call, asked in turn.asking.items():
+        waits.append(Wait(key=answer_key(asked), causation=asked, correlation=run.input))
+        question = turn.calls[turn.index[call]].question
+        if question is not None and (due_at := question.expires_at) is not None:
+            key = expiry_key(asked)
+            waits.append(WaitUntil(key=key, causation=asked, correlation=run.input, due_at=due_at, pause=True))
+    return waits
+
+
+def result_given(state: SessionState, event: ev.QuestionAnswered) -> ev.SessionEvent | None:
+    """Return the result of a call that is what was answered; None where its body goes on with the answer."""
+    call = find_call(state, event.call)
+    if call is None or call.question is None or not call.question.gives_result:
+        return None
+    if event.error is not None:
+        return ev.ToolCallFailed(
+            call=event.call,
+            kind="timeout" if event.expired else "permanent",
+            content=(TextBlock(text=event.error),),
+            started=True,
+        )
+    said = event.answer if isinstance(event.answer, str) else msgspec.json.encode(event.answer).decode()
+    return ev.ToolCallCompleted(call=event.call, content=without_blanks((TextBlock(text=said),)))
+
+
 def call_completed(state: SessionState, event: ev.ToolCallCompleted) -> None:
     run = state.run
     if run is not None:
@@ -181,6 +260,7 @@ def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> N
     turn.waiting.pop(call, None)
     turn.awaiting.pop(call, None)
     turn.pausing.pop(call, None)
+    turn.asking.pop(call, None)
     turn.open -= 1
     _advance_places(turn)
     if turn.open:
@@ -251,7 +331,8 @@ def _advance_places(turn: Turn) -> None:
 
 
 def _is_begun(turn: Turn, call: TurnCall) -> bool:
-    return call.id in turn.running or call.result is not None or call.id in turn.pausing
+    begun = call.id in turn.running or call.id in turn.pausing or call.id in turn.asking
+    return begun or call.result is not None
 
 
 def texts_of(content: tuple[Block, ...]) -> tuple[TextBlock | StoredBlock, ...]:
@@ -264,3 +345,18 @@ def _turn(state: SessionState) -> Turn:
     turn = state.turn
     assert turn is not None, f"version {state.version} is about a tool call and none is open"
     return turn
+
+
+CALL_FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
+    ev.ToolApprovalRequested: approval_requested,
+    ev.ToolApprovalDecided: approval_decided,
+    ev.ToolCallStarted: call_started,
+    ev.QuestionAsked: question_asked,
+    ev.QuestionAnswered: question_answered,
+    ev.ToolAttemptFailed: attempt_failed,
+    ev.ToolCallCompleted: call_completed,
+    ev.ToolCallFailed: call_failed,
+    ev.ToolResultLate: result_late,
+    ev.ToolCallWaiting: call_waiting,
+}
+"""What each event of a call changes."""

@@ -64,6 +64,7 @@ from refold.events.core.pure_core import Effect, Wait, WaitUntil
 from refold.events.model.refused import GUARDED, Part, RefusedParts, inputs_unanswered, parts_said
 from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
+from refold.events.session.evolve_calls import answer_out_of_time, result_given, waits_for_answers
 from refold.events.session.set_aside import asides, refused_content
 from refold.events.session.state import (
     Run,
@@ -141,6 +142,8 @@ class RunTool(Effect, frozen=True, kw_only=True):
     input: JsonObject
     attempt: int = 1
     """Which attempt at the call this is."""
+    answers: tuple[ev.QuestionAnswered, ...] = ()
+    """What its body is given, in the order of its questions."""
     again: bool = False
     """Another one may follow if this one fails in a way that may pass, though never beside it."""
 
@@ -191,6 +194,10 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
             return _allowed_as_well(state, event) or _next(state)
         case ev.TimerFired(timer=timer) if (expired := _expired(state, timer)) is not None:
             return [_denied(state, expired, "denied", EXPIRED_TEXT)]
+        case ev.TimerFired(timer=timer) if (unanswered := answer_out_of_time(state, timer)) is not None:
+            return [unanswered]
+        case ev.QuestionAnswered() if (result := result_given(state, event)) is not None:
+            return [result]
         case ev.ModelFailed() if (retry := _retry(state, event)) is not None:
             return [retry]
         case ev.ModelResponded(refused=RefusedParts(parts=parts, reason=reason)) if set_aside := asides(state, parts):
@@ -459,7 +466,7 @@ def _next_call(state: SessionState, run: Run, turn: Turn) -> list[ev.SessionEven
         return []
     call = turn.calls[turn.next_start]
     # Calls that run beside the one that ended the run are awaited, further attempts too; those not begun are denied.
-    if run.finishing and call.failure is None:
+    if run.finishing and call.failure is None and not call.answers:
         return [_denied(state, call.id, "denied", ENDED_TEXT)]
     if not _may_start(turn):
         return []
@@ -541,6 +548,7 @@ def pending(state: SessionState) -> list[SessionEffect]:
     if state.turn is not None:
         effects.extend(_run_tool(run, state.turn, call) for call in running_calls(state.turn))
         effects.extend(_await_attempt(run, state.turn, call) for call in state.turn.pausing)
+        effects.extend(waits_for_answers(run, state.turn))
         for call_id, requested in islice(state.turn.awaiting.items(), CALLS_RUNNING_MAX):
             effects.extend(_await_decision(run, state.turn.calls[state.turn.index[call_id]], requested))
     return effects
@@ -568,15 +576,17 @@ def _await_decision(run: Run, call: TurnCall, requested: int) -> list[SessionEff
 
 
 def _run_tool(run: Run, turn: Turn, call: TurnCall) -> RunTool:
-    attempt = call.failed_attempts + 1
+    attempt, answers = call.failed_attempts + 1, len(call.answers)
+    key = f"tool:{call.id}" if attempt == 1 else f"tool:{call.id}:{attempt}"
     return RunTool(
-        key=f"tool:{call.id}" if attempt == 1 else f"tool:{call.id}:{attempt}",
+        key=f"{key}.{answers}" if answers else key,
         causation=turn.running[call.id],
         correlation=run.input,
         call=call.id,
         name=call.name,
         input=call.input,
         attempt=attempt,
+        answers=tuple(call.answers),
         again=attempts_that_count(call, attempt) is not None,
     )
 

@@ -40,6 +40,8 @@ from refold.events.model.spending import RunTotals, Usage, overspent
 from refold.events.session import events as ev
 from refold.events.session.commands import DecideApproval
 from refold.events.session.events import (
+    QuestionAnswered,
+    QuestionAsked,
     Repeat,
     RunFailureKind,
     ToolApprovalDecided,
@@ -117,6 +119,10 @@ class TurnCall(msgspec.Struct):
     """The last attempt at it that failed and may be followed by another."""
     retry_at: int = 0
     """When that one is due, in microseconds since the epoch."""
+    question: QuestionAsked | None = None
+    """The last one that it asked."""
+    answers: list[QuestionAnswered] = []
+    """What came of its questions, in order."""
     result: ToolResultBlock | None = None
 
     @property
@@ -142,6 +148,8 @@ class Turn(msgspec.Struct):
     """The calls that a person has to allow or deny, oldest first, with the version of ToolApprovalRequested."""
     pausing: dict[ToolCallId, int] = {}
     """The calls between two attempts, with the version of RetryScheduled."""
+    asking: dict[ToolCallId, int] = {}
+    """The calls that do not run until they are given an answer, with the version of QuestionAsked."""
     waiting: dict[ToolCallId, None] = {}
     """Of those that run, the calls whose work does nothing but wait for a person."""
     broken: bool = False
@@ -250,7 +258,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of its terminal event."""
 
 
-CommandWord = Literal["send", "cancel", "decide", "import", "clear", "rewind", "aside", "take back"]
+CommandWord = Literal["send", "cancel", "decide", "answer", "import", "clear", "rewind", "aside", "take back"]
 """Commands that take an idempotency key."""
 
 
@@ -452,13 +460,23 @@ def resume_key(run: Run) -> str:
     return f"resume:{run.id}"
 
 
+def question_id(call: ToolCallId, number: int | None) -> str:
+    """Return how people name a question: `call_6_0.1`, or the call alone for the one that it waits for."""
+    return call if number is None else f"{call}.{number}"
+
+
+def answer_key(asked: int) -> str:
+    """Return the effect key of the wait for the answer to what was asked at a version."""
+    return f"answer:{asked}"
+
+
 def approval_key(requested: int) -> str:
     """Return the effect key of the wait for a decision that was requested at a version."""
     return f"approval:{requested}"
 
 
 def expiry_key(requested: int) -> str:
-    """Return the effect key of the wait for the end of the time for such a decision."""
+    """Return the effect key of the wait for the end of the time for such a decision, or such an answer."""
     return f"expiry:{requested}"
 
 
@@ -538,6 +556,12 @@ def calls_awaiting_approval(state: SessionState) -> list[TurnCall]:
     return [turn.calls[turn.index[call]] for call in turn.awaiting] if turn is not None else []
 
 
+def calls_awaiting_answer(state: SessionState) -> list[TurnCall]:
+    """Return the calls that wait for an answer, in the order in which they asked."""
+    turn = state.turn
+    return [turn.calls[turn.index[call]] for call in turn.asking] if turn is not None else []
+
+
 def awaits_step(run: Run) -> bool:
     """Tell whether a run, between two batches, waits for a person who allows its next turn."""
     return run.turns_allowed is not None and not run.parked and run.phase in ("ready", "answered")
@@ -552,13 +576,13 @@ def is_interrupted(state: SessionState) -> bool:
 
 
 def awaits_person(run: Run, turn: Turn | None) -> bool:
-    """Tell whether a run does nothing but wait for a person: to resume it, to allow a turn, to decide about a call.
+    """Tell whether a run does nothing but wait for a person: to resume it, to allow a turn, to decide or answer a call.
 
     A call counts whose work waits so in another session.
     """
     if run.parked or awaits_step(run):
         return True
-    if turn is None or turn.pausing or not (turn.awaiting or turn.waiting):
+    if turn is None or turn.pausing or not (turn.awaiting or turn.waiting or turn.asking):
         return False
     return turn.running.keys() <= turn.waiting.keys()
 

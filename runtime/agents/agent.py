@@ -22,7 +22,7 @@ import msgspec
 from refold.actors.agent.approval import AskHandler
 from refold.actors.agent.guardrails import Guardrail, Guardrails, checked_guardrails
 from refold.actors.calls.middleware import Hooks, Middleware
-from refold.actors.calls.policy import Offer, Policy
+from refold.actors.calls.policy import Decision, Offer, Policy
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import PromptText, Recall, Recalling
 from refold.actors.calls.tool_context import CallingTool, ShownHistory, Subagents, ToolContext, calling_tool
@@ -38,7 +38,7 @@ from refold.events.kinds.semantic import KNOWLEDGE_KIND
 from refold.events.kinds.working_memory import WORKING_KIND
 from refold.events.model.configuration import AgentConfig, Tier
 from refold.events.model.context_window import ContextWindow
-from refold.events.session.events import Decision, ToolApprovalRequested
+from refold.events.session.events import ToolApprovalRequested
 from refold.memory.graph import GraphStore
 from refold.memory.semantic import SemanticStore
 from refold.memory.stream_object import StreamObject, stream_objects_of

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 
 from refold.actors.calls.middleware import CallRefused, HookContext, Hooks, ToolCall, hook_context
+from refold.actors.calls.questions import DeferredResult
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, failure, result_blocks
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.thread_pool import ThreadPool
@@ -46,6 +47,8 @@ class HookedTools(ToolRegistry):
         except Exception as error:
             await self._after_failure(where, context, error)
             raise
+        if isinstance(value.value if isinstance(value, WithLimit) else value, DeferredResult):
+            return value  # What comes later is what it is given.
         given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
         before = self._redaction.value(
             tuple(result_blocks(given.value if context.finished is None else context.finished))

@@ -14,7 +14,8 @@ from typing import Any
 from refold.actors.agent.session import SessionSetting
 from refold.actors.agent.subsession import ChildInput, child_session
 from refold.actors.calls.conversation import Conversation, own_copy
-from refold.actors.calls.results import CallFailed, error_words
+from refold.actors.calls.questions import CallFailed
+from refold.actors.calls.results import error_words
 from refold.actors.calls.tool_context import CallingTool, ShownHistory, ToolContext
 from refold.actors.calls.validation import checked_messages
 from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed, once_log_allows, read_state

@@ -35,6 +35,7 @@ from refold.commands.run.chat import chat
 from refold.commands.run.debug import debug
 from refold.commands.run.resume import resume
 from refold.commands.run.run import run
+from refold.commands.steer.answer import answer
 from refold.commands.steer.approve import approve
 from refold.commands.steer.cancel import cancel
 from refold.commands.steer.fork import fork, rewind
@@ -60,6 +61,7 @@ for command in (
     chat,
     send,
     approve,
+    answer,
     cancel,
     fork,
     rewind,

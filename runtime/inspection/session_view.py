@@ -25,6 +25,7 @@ from refold.events.session.state import (
     Phase,
     SessionState,
     awaits_person,
+    calls_awaiting_answer,
     calls_awaiting_approval,
     is_work,
     run_of_input,
@@ -360,13 +361,15 @@ class EffectInFlight(msgspec.Struct, frozen=True, kw_only=True):
     """In words."""
 
 
-class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call that a person has to allow or deny."""
+class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool call that a person has to allow, deny or answer."""
 
     call: ToolCallId
-    """What `Session.decide` wants to know."""
+    """What `Session.decide` and `Session.answer` want to know."""
     what: str
     """The tool and its arguments, as text."""
+    question: str | None = None
+    """What it waits to be told; None = whether it may run."""
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -486,7 +489,15 @@ def _view(
             for effect in pending(state)
         ),
         waiting_calls=tuple(
-            WaitingCall(call=call.id, what=call_words(call.name, call.input)) for call in calls_awaiting_approval(state)
+            WaitingCall(
+                call=call.id,
+                what=call_words(call.name, call.input),
+                question=question,
+            )
+            for call, question in [
+                *((call, None) for call in calls_awaiting_approval(state)),
+                *((call, call.question.question) for call in calls_awaiting_answer(state) if call.question is not None),
+            ]
         ),
         transcript=tuple(transcript.entries),
     )

@@ -175,6 +175,12 @@ def _call_words(event: Event) -> str:
             words = f"{call} {'allowed' if allowed else 'denied'}{' always' if always else ''}"
             words += f" with {msgspec.json.encode(arguments).decode()}" if arguments is not None else ""
             return f"{words}: {reason}" if reason else words
+        case ev.QuestionAsked(call=call, number=number, question=question, expires_at=expires_at):
+            until = f" (until {time_words(expires_at)})" if expires_at is not None else ""
+            return f"{call}.{number} {'waits for its result' if event.gives_result else 'asks'}: {question}{until}"
+        case ev.QuestionAnswered(call=call, number=number, answer=answer, error=error):
+            said = msgspec.json.encode(answer).decode() if error is None else f"(no answer) {error}"
+            return f"{call}.{number}: {said}"
         case ev.ToolCallStarted(call=call, attempt=attempt):
             return call if attempt == 1 else f"{call}, attempt {attempt}"
         case ev.ToolAttemptFailed(call=call, attempt=attempt, kind=kind, content=content):

@@ -33,10 +33,10 @@ from refold.events.core.pure_core import Plan, Recorded, evolve_all, noted, plan
 from refold.events.core.records import EncodedBatch
 from refold.events.model.payloads import recordable, without_secrets
 from refold.events.secrets.redaction import Redaction
-from refold.events.session.commands import SessionCommand
+from refold.events.session.commands import AnswerQuestion, SessionCommand
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.events import SessionEvent, ToolCallStarted
-from refold.events.session.state import SessionState
+from refold.events.session.events import CancelRequested, SessionEvent, ToolCallStarted
+from refold.events.session.state import SessionState, run_of_input
 from refold.inspection.log_reading import Batches, opened, session_head, tombstone_of
 from refold.keeping.deletion import OwnedLog, delete_from
 from refold.lineage.fork import ForkedLog, fork_session
@@ -56,13 +56,13 @@ from refold.remote.protocol import (
     InboxOutcome,
     InboxSend,
     Refused,
+    SessionRow,
     described_by,
-    done,
     key_in_session,
     named_content,
     session_command,
 )
-from refold.sessions.access import require_unredacted
+from refold.sessions.access import question_of, require_answer, require_unredacted
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import log_owner
@@ -377,6 +377,8 @@ class _Round:
                 require_unredacted(described, self._redaction)
                 said, batch = decided(state, self._session, described, now_us, self._redaction)
                 first = [] if isinstance(said, Recorded) else [batch]
+            if isinstance(command, AnswerQuestion):
+                require_answer(question_of(state, command), command)
             planned, batch = decided(state, self._session, command, now_us, self._redaction)
             if isinstance(planned, Recorded) and first and self._ahead:
                 return state
@@ -448,3 +450,25 @@ async def session_state(store: EventStore, session: SessionId) -> SessionState:
     async for batch in Batches(store, f"{SESSION_KIND}/{session}"):
         state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
     return state
+
+
+async def done(
+    store: EventStore, session: SessionId, command: SessionRow, version: int, new: bool, run: RunId | None = None
+) -> Done:
+    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0.
+
+    Args:
+        store: the log.
+        session: whose it is.
+        command: what the row says.
+        version: of the event.
+        new: whether it was recorded just now.
+        run: that it is about, where that is known.
+    """
+    if run is None and version and isinstance(command, InboxSend):
+        run = run_of_input(version)
+    elif version and isinstance(command, InboxCancel):
+        stored = await store.read_stream(stream_name(SESSION_KIND, session), after_version=version - 1, limit=1)
+        events = SESSION_CODEC.decode_all(stored)
+        run = next((event.run for event in events if isinstance(event, CancelRequested)), None)
+    return Done(version=version, new=new, run=run)

@@ -162,7 +162,12 @@ class Connection:
             PersistenceError: the log or its inbox cannot be read.
         """
         await self.wait_for_file()
-        return await awaited_decisions(self.log)
+        return [each for each in await awaited_decisions(self.log) if each.question is None]
+
+    async def questions(self) -> list[AwaitedDecision]:
+        """Return what calls of all sessions wait to be told: answers and deferred results; raises as `approvals`."""
+        await self.wait_for_file()
+        return [each for each in await awaited_decisions(self.log) if each.question is not None]
 
     def owner(self) -> LogOwner | None:
         """Return the process that owns the log at this moment, or None if none does.
@@ -473,6 +478,7 @@ class SyncConnection:
     sessions = blocking(Connection.sessions)
     list_sessions = blocking(Connection.list_sessions)
     approvals = blocking(Connection.approvals)
+    questions = blocking(Connection.questions)
 
     def owner(self) -> LogOwner | None:
         """Return the process that owns the log at this moment, or None if none does.
@@ -532,6 +538,8 @@ class SyncConnectedSession:
 
     cancel = blocking(ConnectedSession.cancel)
     decide = blocking(ConnectedSession.decide)
+    answer = blocking(ConnectedSession.answer)
+    questions = blocking(ConnectedSession.questions)
     set_aside = blocking(ConnectedSession.set_aside)
     take_back = blocking(ConnectedSession.take_back)
     describe = blocking(ConnectedSession.describe)

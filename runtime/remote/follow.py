@@ -18,7 +18,7 @@ from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.state import FinishedRun, SessionState, calls_awaiting_approval
+from refold.events.session.state import FinishedRun, SessionState, calls_awaiting_answer, calls_awaiting_approval
 from refold.inspection.log_reading import EVENTS_PER_PAGE, opened, tombstone_of
 from refold.inspection.session_view import status_of
 from refold.publishing.notifications import RecordedSessionEvent
@@ -230,7 +230,9 @@ def _stuck(state: SessionState) -> Stuck | None:
             return Stuck(why=f"{run.id} is parked; resume or cancel it")
         case "waiting":
             calls = tuple(call.id for call in calls_awaiting_approval(state))
-            what = "waits for approval" if calls else "goes step by step and waits for the next one"
+            asked = ", ".join(call.id for call in calls_awaiting_answer(state))
+            what = f"waits for an answer to {asked}" if asked else "goes step by step and waits for the next one"
+            what = "waits for approval" if calls else what
             return Stuck(why=f"{run.id} {what}", calls=calls)
         case _:
             return None

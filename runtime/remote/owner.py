@@ -24,12 +24,12 @@ from refold.actors.kernel.supervision import Background
 from refold.context import RuntimeContext
 from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
-from refold.events.session.commands import DecideApproval, ResumeRun, SendInput
+from refold.events.session.commands import AnswerQuestion, DecideApproval, ResumeRun, SendInput
 from refold.events.session.core import SESSION_KIND
 from refold.keeping.deletion import delete_in
 from refold.lineage.fork import fork_in
 from refold.remote.bell import Bell
-from refold.remote.client import stir_watches
+from refold.remote.client import done, stir_watches
 from refold.remote.follow import Alarm, Changes
 from refold.remote.protocol import (
     Done,
@@ -46,7 +46,6 @@ from refold.remote.protocol import (
     Refused,
     SessionRow,
     described_by,
-    done,
     encoded_outcome,
     entry_of,
     key_in_session,
@@ -247,7 +246,7 @@ class InboxReader:
             asked = msgspec.structs.replace(asked, tools=context.tools_of(None).names())
         if isinstance(asked, SendInput):
             require_size(asked.content, context.settings.input_bytes_max)
-        if isinstance(asked, DecideApproval):
+        if isinstance(asked, DecideApproval | AnswerQuestion):
             await require_fitting(context, stream, asked)
         described = described_by(command)
         if isinstance(asked, SendInput) and hooks is not None:

@@ -11,21 +11,22 @@ import msgspec
 from refold.actors.calls.verdicts import given_arguments
 from refold.actors.kernel.clock import SystemClock
 from refold.events.core.cleaning import recorded_reason
+from refold.events.core.content import JsonObject
 from refold.events.core.ids import RunId, SessionId, ToolCallId
-from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
+from refold.events.session.state import SessionState, calls_awaiting_answer, calls_awaiting_approval, reason_to_ask
 from refold.inspection.log_reading import opened
 from refold.inspection.session_view import list_sessions
 from refold.inspection.summaries import call_words
 from refold.remote.client import Given, has_begun, session_state
-from refold.remote.protocol import Inbox, InboxCommand, InboxDecide
-from refold.sessions.access import checked_flag, checked_name
-from refold.sessions.people import sessions_below
+from refold.remote.protocol import Inbox, InboxAnswer, InboxCommand, InboxDecide
+from refold.sessions.access import answer_command, answer_of, checked_flag, checked_name
+from refold.sessions.people import questions_in, sessions_below
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.file import absolute
 
 
-class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a person has to allow or deny."""
+class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that a person has to allow, deny or answer."""
 
     session: SessionId
     run: RunId | None
@@ -36,13 +37,19 @@ class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """Why a person is asked."""
     decided: bool
-    """A decision waits in the inbox for a runtime."""
+    """A decision, or an answer, waits in the inbox for a runtime."""
+    question: str | None = None
+    """What the call waits to be told; None = whether it may run."""
+    answer_schema: JsonObject | None = None
+    """What the answer fits."""
+    id: str = ""
+    """Of the question, for `answer`."""
 
 
 async def awaited_decisions(
     log: str | os.PathLike[str], session: str | None = None, *, below: bool = False
 ) -> list[AwaitedDecision]:
-    """Return the calls of a log, or of one session, that wait for approval, in order of sessions and calls.
+    """Return the calls of a log, or of one session, that wait for a person, in order of sessions and calls.
 
     Args:
         log: path of the log.
@@ -69,16 +76,33 @@ async def awaited_decisions(
             ]
         for name in names:
             state, waiting = await session_state(store, name), await inbox.waiting(name)
-            decided = {entry.command.call for entry in waiting if isinstance(entry.command, InboxDecide)}
+            decided = {str(entry.command.call) for entry in waiting if isinstance(entry.command, InboxDecide)}
+            decided |= {entry.command.question for entry in waiting if isinstance(entry.command, InboxAnswer)}
             found += _of_session(name, state, decided)
     return found
 
 
-def _of_session(session: SessionId, state: SessionState, decided: set[ToolCallId]) -> list[AwaitedDecision]:
-    return [
+def _of_session(session: SessionId, state: SessionState, decided: set[str]) -> list[AwaitedDecision]:
+    run = state.run.id if state.run is not None else None
+    asked = [
         AwaitedDecision(
             session=session,
-            run=state.run.id if state.run is not None else None,
+            run=run,
+            call=question.call,
+            tool=question.tool,
+            what=call_words(question.tool, call.input),
+            reason="",
+            decided=not decided.isdisjoint({question.id, question.call}),
+            question=question.question,
+            answer_schema=question.answer_schema,
+            id=question.id,
+        )
+        for call, question in zip(calls_awaiting_answer(state), questions_in(state), strict=True)
+    ]
+    return asked + [
+        AwaitedDecision(
+            session=session,
+            run=run,
             call=call.id,
             tool=call.name,
             what=call_words(call.name, call.input),
@@ -158,4 +182,36 @@ class ConnectedForPeople(ABC):
             PersistenceError: the log or its inbox cannot be read.
         """
         async with self._log():
-            return await awaited_decisions(self._path, self.id, below=True)
+            found = await awaited_decisions(self._path, self.id, below=True)
+        return [each for each in found if each.question is None]
+
+    async def questions(self) -> list[AwaitedDecision]:
+        """Return what calls of the session wait to be told, and those of its children; raises as `approvals`."""
+        async with self._log():
+            found = await awaited_decisions(self._path, self.id, below=True)
+        return [each for each in found if each.question is not None]
+
+    async def answer(
+        self, question: AwaitedDecision | str, value: object = None, *, error: str | None = None, key: str | None = None
+    ) -> bool:
+        """Answer what a call asks, or give it the result that it left for later; see `Session.answer`.
+
+        Args:
+            question: one of `questions`; or its id, or that of its call.
+            value: plain JSON values, or what is written as such.
+            error: instead of it, why there is none.
+            key: idempotency key.
+
+        Returns:
+            Whether that is done; False = it waits in the inbox for a runtime.
+
+        Raises:
+            CommandRejected: the call waits for no such answer; or `value` does not fit its schema, and it waits on.
+            ConfigError: there is no such session.
+            PersistenceError: it could not be put into the inbox.
+        """
+        if isinstance(question, AwaitedDecision):
+            return await self._beside(question.session).answer(question.id, value, error=error, key=key)
+        answer_command(question, value, error, key)
+        command = InboxAnswer(question=question, answer=answer_of(value), error=error)
+        return (await self._give(command, key)).outcome is not None

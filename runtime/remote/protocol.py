@@ -18,17 +18,19 @@ from refold.actors.kernel.clock import Clock
 from refold.events.core.cleaning import clean_text, recorded_reason
 from refold.events.core.content import (
     GivenContent,
+    Json,
     JsonObject,
     Message,
     TextBlock,
     UserContent,
 )
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
+from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier
 from refold.events.model.configuration import RunOptions
 from refold.events.model.payloads import restored
 from refold.events.session.commands import (
     AllowTurn,
+    AnswerQuestion,
     CancelRun,
     ClearHistory,
     DecideApproval,
@@ -41,14 +43,15 @@ from refold.events.session.commands import (
     SetContentAside,
     TakeContentBack,
 )
-from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import CancelRequested, Repeat
-from refold.events.session.state import run_of_input
+from refold.events.session.events import Repeat
+from refold.events.session.state import question_id
 from refold.keeping.deletion import Deletion
 from refold.lineage.fork import WantedFork
 from refold.sessions.access import (
     KEY_BYTES_MAX,
     Input,
+    answer_command,
+    answer_of,
     checked_key,
     describe_command,
     input_blocks,
@@ -120,6 +123,18 @@ class InboxDecide(
     """Allow every later call of the same action in the session too."""
     arguments: JsonObject | None = None
     """What it is to run with in place of the model's arguments."""
+
+
+class InboxAnswer(
+    msgspec.Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Give a call the answer or the result that it waits for."""
+
+    question: str
+    """Its id, or that of its call."""
+    answer: Json = None
+    error: str | None = None
+    """Why there is none."""
 
 
 class InboxSetAside(msgspec.Struct, frozen=True, kw_only=True, tag="set_aside", forbid_unknown_fields=True):
@@ -211,6 +226,7 @@ SessionRow: TypeAlias = (
     | InboxDescribe
     | InboxCancel
     | InboxDecide
+    | InboxAnswer
     | InboxSetAside
     | InboxTakeBack
     | InboxImport
@@ -358,6 +374,8 @@ def session_command(
             return CancelRun(run=run, reason=reason, key=key), {}
         case InboxDecide(call=call, allow=allow, reason=reason, always=always, arguments=arguments):
             return DecideApproval(call=call, allowed=allow, reason=reason, always=always, input=arguments, key=key), {}
+        case InboxAnswer(question=question, answer=answer, error=error):
+            return answer_command(question, answer, error, key), {}
         case InboxSetAside(version=version, message=message, part=part, reason=reason):
             assert named is not None
             return aside_command(named, version, message, part, reason, key), {}
@@ -417,6 +435,8 @@ def row_of(
             return InboxDescribe(user=command.user, metadata=dict(command.metadata))
         case CancelRun():
             return InboxCancel(run=command.run, reason=command.reason)
+        case AnswerQuestion(call=call, number=number):
+            return InboxAnswer(question=question_id(call, number), answer=command.answer, error=command.error)
         case DecideApproval():
             return InboxDecide(
                 call=command.call,
@@ -473,28 +493,6 @@ def send_command(
     return msgspec.structs.replace(command, content=tuple(blocks))
 
 
-async def done(
-    store: EventStore, session: SessionId, command: SessionRow, version: int, new: bool, run: RunId | None = None
-) -> Done:
-    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0.
-
-    Args:
-        store: the log.
-        session: whose it is.
-        command: what the row says.
-        version: of the event.
-        new: whether it was recorded just now.
-        run: that it is about, where that is known.
-    """
-    if run is None and version and isinstance(command, InboxSend):
-        run = run_of_input(version)
-    elif version and isinstance(command, InboxCancel):
-        stored = await store.read_stream(stream_name(SESSION_KIND, session), after_version=version - 1, limit=1)
-        events = SESSION_CODEC.decode_all(stored)
-        run = next((event.run for event in events if isinstance(event, CancelRequested)), None)
-    return Done(version=version, new=new, run=run)
-
-
 def _input_of(command: InboxSend) -> Input:
     return command.content or command.text
 
@@ -523,6 +521,13 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
                 model=clean_text(command.model) if command.model is not None else None,
                 system_prompt=clean_text(prompt) if prompt is not None else None,
                 results={clean_text(call): clean_text(text) for call, text in results.items()},
+            )
+        case InboxAnswer(question=question, answer=answer, error=error):
+            return msgspec.structs.replace(
+                command,
+                question=clean_text(question),
+                answer=answer_of(answer),
+                error=recorded_reason(error) if error is not None else None,
             )
         case InboxDecide(call=call, arguments=arguments):
             return msgspec.structs.replace(

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias, TypeGuard, cast
 import msgspec
 
 from refold.actors.calls.middleware import CallRefused, HookContext, Hooks
+from refold.actors.calls.questions import CallFailed
 from refold.actors.calls.recall import Recalling, Remembered, seen_in
 from refold.actors.calls.request import RequestMaker, WantedRequest
-from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, CallFailed, WithLimit, failure, result_content
+from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, failure, result_content
 from refold.actors.calls.tool_context import SessionContext, ToolContext
 from refold.actors.calls.validation import checked_response
 from refold.actors.calls.verdicts import AnswerRules

@@ -7,6 +7,7 @@ and ids. The rule: what reaches the actor is checked and clean, and has passed t
 import copy
 import logging
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeAlias, TypedDict, TypeVar, cast
@@ -22,24 +23,35 @@ from refold.actors.cooperative import in_turns
 from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
 from refold.context import RuntimeContext
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_json, clean_text, recorded_reason
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import (
     DocumentBlock,
     GivenContent,
     ImageBlock,
+    Json,
     Message,
     StoredBlock,
     TextBlock,
     UserContent,
 )
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import AgentId, PayloadHash, RunId, SessionId, StreamName, checked_identifier, stream_name
+from refold.events.core.ids import (
+    AgentId,
+    PayloadHash,
+    RunId,
+    SessionId,
+    StreamName,
+    ToolCallId,
+    checked_identifier,
+    stream_name,
+)
 from refold.events.model.configuration import AgentConfig, RunOptions
 from refold.events.model.payloads import restored, spill, spill_in_steps, without_secrets
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session.commands import (
     AllowTurn,
+    AnswerQuestion,
     CancelRun,
     DecideApproval,
     DescribeSession,
@@ -49,12 +61,12 @@ from refold.events.session.commands import (
     SessionCommand,
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.events import SessionEvent, SessionOpened
-from refold.events.session.state import FinishedRun, SessionState, find_call
+from refold.events.session.events import QuestionAsked, SessionEvent, SessionOpened
+from refold.events.session.state import FinishedRun, SessionState, find_call, question_id
 from refold.inspection.log_reading import content_by_hash
 from refold.options import Settings
 from refold.sessions.outcome import OwnType, RunResult, result_of
-from refold.sessions.structured_output import output_schema, run_instruction
+from refold.sessions.structured_output import output_schema, run_instruction, value_problem
 from refold.stores.event_store import EventStore
 from refold.stores.folding import Fold
 
@@ -318,7 +330,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("refold.runtime")
 
-ABOUT_ACCEPTED_WORK = (AllowTurn, CancelRun, DecideApproval, ResumeRun)
+ABOUT_ACCEPTED_WORK = (AllowTurn, AnswerQuestion, CancelRun, DecideApproval, ResumeRun)
 """Commands that let go on or end what was accepted before: the very load that fills a mailbox must not stop them."""
 
 
@@ -418,7 +430,7 @@ class SessionAccess:
                 redaction = self.context.journal.redaction
                 command, payloads = await hooked_input(hooks, where, command, payloads or {}, redaction)
                 self.context.require_open()
-        if isinstance(command, DecideApproval):
+        if isinstance(command, DecideApproval | AnswerQuestion):
             await require_fitting(self.context, self.stream, command)
         described = self._described[0]
         require_unredacted(described, self.context.journal.redaction)
@@ -465,9 +477,67 @@ def require_no_own_deps(settings: Settings, deps: object) -> None:
         raise ConfigError("deps of a session or a run stay in this process, and its log is shared; use Agent.deps")
 
 
-async def require_fitting(context: RuntimeContext, session: StreamName, command: DecideApproval) -> None:
-    """Raise CommandRejected where a person's arguments do not fit the tool of a call that waits for its approval."""
-    if command.input is None:
+ANSWER_BYTES_MAX = 256 * 1024
+"""Most bytes of an answer, as JSON."""
+
+_QUESTION_ID = re.compile(r"(call_[0-9]+_[0-9]+)\.([1-9][0-9]{0,8})")
+
+
+def answer_command(question: str, value: object, error: str | None, key: str | None) -> AnswerQuestion:
+    """Return the command that answers a question, named by its id or by its call.
+
+    Raises:
+        CommandRejected: that is no name, the answer cannot be recorded, or there is one and a reason why there is none.
+    """
+    name = checked_name(question, "question")
+    numbered = _QUESTION_ID.fullmatch(name)
+    if error is not None and value is not None:
+        raise CommandRejected("give an answer, or the reason why there is none, not both")
+    answer = answer_of(value)
+    return AnswerQuestion(
+        call=ToolCallId(numbered[1] if numbered is not None else name),
+        number=int(numbered[2]) if numbered is not None else None,
+        answer=answer,
+        error=(recorded_reason(error) or NO_ANSWER_TEXT) if error is not None else None,
+        key=checked_key(key),
+    )
+
+
+NO_ANSWER_TEXT = "There is no answer."
+
+
+def answer_of(value: object) -> Json:
+    """Return an answer as plain JSON; raise CommandRejected where it cannot be recorded, or is too large."""
+    answer = clean_json(value, "answer")
+    if (size := len(msgspec.json.encode(answer))) > ANSWER_BYTES_MAX:
+        raise CommandRejected(f"an answer has at most {ANSWER_BYTES_MAX:,} bytes of JSON, not {size:,}")
+    return answer
+
+
+def require_answer(question: QuestionAsked | None, command: AnswerQuestion) -> None:
+    """Raise CommandRejected, with the schema, where an answer does not fit what is asked; nothing is recorded then."""
+    if question is None or command.error is not None or command.number not in (None, question.number):
+        return  # The session knows best what to say.
+    problem = value_problem(command.answer, question.answer_schema)
+    if problem is not None:
+        schema = msgspec.json.encode(question.answer_schema).decode()
+        named = question_id(question.call, question.number)
+        raise CommandRejected(f"{named} waits on, since the answer does not fit: {problem}. Its schema: {schema:.2000}")
+
+
+def question_of(state: SessionState, command: AnswerQuestion) -> QuestionAsked | None:
+    """Return what the call of an answer waits to be told, if it waits for that."""
+    call, turn = find_call(state, command.call), state.turn
+    return call.question if call is not None and turn is not None and call.id in turn.asking else None
+
+
+async def require_fitting(context: RuntimeContext, session: StreamName, command: SessionCommand) -> None:
+    """Raise CommandRejected where what a person gives a call does not fit: other arguments its tool, or an answer."""
+    if isinstance(command, AnswerQuestion):
+        require_answer(
+            await context.reach.read(session, lambda state: question_of(state, command), vital=True), command
+        )
+    if not isinstance(command, DecideApproval) or command.input is None:
         return
     agent, tool = await context.reach.read(
         session, lambda state: (state.agent, _tool_to_approve(state, command)), vital=True

@@ -14,9 +14,15 @@ from refold.events.core.cleaning import recorded_reason
 from refold.events.core.ids import SessionId, ToolCallId, kind_and_identifier
 from refold.events.session.commands import DecideApproval
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.events import ToolApprovalRequested
-from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
-from refold.sessions.access import SessionAccess, checked_flag, checked_key, checked_name
+from refold.events.session.events import QuestionAsked, ToolApprovalRequested
+from refold.events.session.state import (
+    SessionState,
+    calls_awaiting_answer,
+    calls_awaiting_approval,
+    question_id,
+    reason_to_ask,
+)
+from refold.sessions.access import SessionAccess, answer_command, checked_flag, checked_key, checked_name
 from refold.stores.event_store import EventStore
 
 
@@ -66,6 +72,33 @@ async def sessions_below(
                 yield found
             if not (own := children_prefix(found)).startswith(prefix):  # The id is so long that its hash stands there.
                 prefixes.append(own)
+
+
+class AwaitedQuestion(QuestionAsked, frozen=True, kw_only=True):
+    """What a call waits to be told: the answer to its question, or its result; `Session.answer` takes it."""
+
+    session: SessionId
+    """Whose call it is, as of `AwaitedApproval`."""
+    tool: str
+
+    @property
+    def id(self) -> str:
+        """Its id in its session, such as `call_6_0.1`."""
+        return question_id(self.call, self.number)
+
+
+def questions_in(state: SessionState) -> list[AwaitedQuestion]:
+    """Return what the calls of one session wait to be told, in the order in which they asked."""
+    session = state.session
+    asked = [(call.name, call.question) for call in calls_awaiting_answer(state)]
+    return [
+        AwaitedQuestion(session=session, tool=tool, **{name: getattr(question, name) for name in _FIELDS_ASKED})
+        for tool, question in asked
+        if session is not None and question is not None
+    ]
+
+
+_FIELDS_ASKED = QuestionAsked.__struct_fields__
 
 
 class SessionForPeople:
@@ -128,4 +161,47 @@ class SessionForPeople:
         if below:
             async for name in sessions_below(self._context.store, self.id, with_pending=True):
                 found += await SessionAccess(self._context, name).read(approvals_in)
+        return found
+
+    async def answer(
+        self,
+        question: AwaitedQuestion | str,
+        value: object = None,
+        *,
+        error: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Answer what a call asks with `ToolContext.ask`, or give a call the result that it left for later.
+
+        Its tool goes on with the answer; a deferred result is what the model is told.
+
+        Args:
+            question: one of `questions`, which may be that of a child; or the id of one, such as `call_6_0.1`; or that
+                of its call, for what that waits for now.
+            value: plain JSON values, or a Struct, a dataclass or a model of pydantic that is written as such.
+            error: instead of it, why there is none: the tool's `ask` raises `NoAnswer`, a deferred call fails.
+            key: idempotency key.
+
+        Raises:
+            CommandRejected: the call waits for no such answer; or `value` does not fit its schema, and it waits on.
+        """
+        access = self._access
+        if isinstance(question, AwaitedQuestion):
+            access = access if question.session == self.id else await access.of_session_below(question.session)
+            question = question.id
+        await access.ask(answer_command(question, value, error, key))
+
+    async def questions(self, *, below: bool = True) -> list[AwaitedQuestion]:
+        """Return what calls wait to be told from outside: answers to their questions, and deferred results.
+
+        Args:
+            below: also those of its children, as of `approvals`.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        found = await self._access.read(questions_in)
+        if below:
+            async for name in sessions_below(self._context.store, self.id, with_pending=True):
+                found += await SessionAccess(self._context, name).read(questions_in)
         return found

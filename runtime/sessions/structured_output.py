@@ -170,18 +170,24 @@ def schema_problem(text: str, configuration: AgentConfiguration) -> str | None:
     Any process can tell, since the schema is recorded; what a type demands beside its schema is found when the answer
     is read as a value of it.
     """
-    schema = dict(configuration.output_schema or {})
-    whole: JsonObject = {"properties": {"it": schema}, "required": ["it"], "$defs": schema.pop("$defs", {})}
-    described, problem = InputSchema(whole, tool="(the answer)"), "It holds no JSON"
+    problem = "It holds no JSON"
     # What it lacks is said best of the first that is JSON.
     for candidate in islice(filter(_is_json, _candidates(text)), 1):
-        found = described.problem({"it": msgspec.json.decode(candidate)})
+        found = value_problem(msgspec.json.decode(candidate), configuration.output_schema or {})
         if found is None:
             return None
-        problem = found.replace("`$.it", "`$")
+        problem = found
     told = configuration.output_instruction or ""
     again = told if len(told) <= SCHEMA_REPEATED_MAX + len(RUN_INSTRUCTION) else AGAIN
     return f"The answer is not a JSON value that fits the schema: {problem}.\n{again}"
+
+
+def value_problem(value: Json, schema: JsonObject) -> str | None:
+    """Return what of a JSON value does not fit a schema, with its place; None where it fits."""
+    schema = dict(schema)
+    whole: JsonObject = {"properties": {"it": schema}, "required": ["it"], "$defs": schema.pop("$defs", {})}
+    found = InputSchema(whole, tool="(the answer)").problem({"it": value})
+    return found.replace("`$.it", "`$") if found is not None else None
 
 
 OutputValidator: TypeAlias = Callable[[Out], object] | Callable[[RunContext[Any], Out], object]

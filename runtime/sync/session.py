@@ -245,6 +245,8 @@ class SyncSession(Generic[Out_co]):
     step = next_turn
     cancel = blocking(Session.cancel)
     decide = blocking(Session.decide)
+    answer = blocking(Session.answer)
+    questions = blocking(Session.questions)
     approvals = blocking(Session.approvals)
     resume = blocking(Session.resume)
     import_history = blocking(Session.import_history)

@@ -12,8 +12,8 @@ from typing import TypedDict, TypeVar, get_args
 
 import msgspec
 
+from refold.actors.calls.protocols import CallBreaker, ToolRules
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, RESULT_LIMIT_MAX
-from refold.actors.calls.tool_rules import CallBreaker, ToolRules
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError

@@ -9,14 +9,16 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import cast, get_args
 
+from refold.actors.calls.protocols import NO_RULES, ToolRules
+from refold.actors.calls.questions import AnswerType
 from refold.actors.calls.tool_context import ToolContext
-from refold.actors.calls.tool_rules import NO_RULES, ToolRules
 from refold.actors.thread_pool import ThreadPool
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.kinds.indexing import TextColumn
 from refold.events.model.configuration import Tier, ToolSpec
 from refold.events.session.events import Verdict
+from refold.tools.data_type import NOT_DESCRIBED, DataType
 from refold.tools.tool import Tool, tool
 
 AnyTool = Tool[..., object]
@@ -148,6 +150,13 @@ class ToolRegistry:
         if found is None:
             return arguments, Verdict(verdict="not_found", reason=f"There is no tool {name!r}{self._hint(name)}")
         return found.check(arguments)
+
+    def described(self, annotation: object) -> AnswerType:
+        """Return the type of what a tool asks for; raise ConfigError where it has no JSON Schema."""
+        try:
+            return DataType[object](annotation)
+        except NOT_DESCRIBED as error:
+            raise ConfigError(f"{annotation!r:.100} is no type that can be asked for: {error}") from None
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
         """Run a tool's body and return what it returned.

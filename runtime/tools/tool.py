@@ -15,9 +15,9 @@ from functools import WRAPPER_ASSIGNMENTS
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from refold.actors.calls.middleware import CallRefused
+from refold.actors.calls.protocols import NO_RULES, ToolRules
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, error_words, text_of_error
 from refold.actors.calls.tool_context import ToolContext
-from refold.actors.calls.tool_rules import NO_RULES, ToolRules
 from refold.actors.thread_pool import LateOutcome, ThreadPool
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject

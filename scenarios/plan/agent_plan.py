@@ -13,13 +13,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from refold.actors.calls.policy import Policy, ProposedCall
+from refold.actors.calls.policy import Ask, Deny, Policy, PolicyDecision, ProposedCall
 from refold.actors.calls.tool_context import ToolContext
 from refold.agents.agent import Agent
 from refold.events.core.errors import ToolError
 from refold.events.model.configuration import AgentConfig, EffectClass, Tier
 from refold.events.model.retry import RetryPolicy
-from refold.events.session import events as ev
 from refold.providers.scripted import ScriptedProvider
 from refold.tools.tool import Tool, tool
 
@@ -151,14 +150,14 @@ def _result(behaviour: Behaviour, ctx: ToolContext[object], arguments: dict[str,
 
 
 def _policy(kind: PolicyKind) -> Policy | None:
-    def judge(call: ProposedCall) -> ev.PolicyDecision | None:
+    def judge(call: ProposedCall) -> PolicyDecision | None:
         match kind:
             case "denies":
-                return ev.Deny(reason="nobody may")
+                return Deny(reason="nobody may")
             case "asks":
-                return ev.Ask(reason="somebody should know")
+                return Ask(reason="somebody should know")
             case "depends":
-                return (None, ev.Ask(), ev.Deny())[len(str(call.input)) % 3]
+                return (None, Ask(), Deny())[len(str(call.input)) % 3]
             case "breaks":
                 raise ZeroDivisionError("a bug in the policy")
             case "none":

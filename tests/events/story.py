@@ -30,7 +30,7 @@ from refold.events import AgentConfig, CommandRejected, Recorded, WaitUntil
 from refold.events.core import content
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.retry import RetryPolicy
-from refold.events.session.commands import AllowTurn, ClearHistory, RecordToolResult
+from refold.events.session.commands import AllowTurn, AnswerQuestion, ClearHistory, RecordQuestion, RecordToolResult
 from refold.events.session.events import Verdict
 from tests.events.conftest import TOOL_NAMES, Session, configuration, encoded, names, say, use
 
@@ -159,6 +159,15 @@ class Player:
                 session.tell(RecordToolResult(call=self._call(texts[0]), content=(image,), **settings))
             case "allow" | "deny":
                 session.decide(self._call(texts[0]), word == "allow", *texts[1:], **settings)
+            case "asks":
+                number = len(session.state.turn.calls[int(texts[0])].answers) + 1 if session.state.turn else 1
+                session.tell(
+                    RecordQuestion(
+                        call=self._call(texts[0]), number=number, question="Which?", answer_schema={}, **settings
+                    )
+                )
+            case "answers":
+                session.tell(AnswerQuestion(call=self._call(texts[0]), answer=" ".join(texts[1:]) or None, **settings))
             case "cancel":
                 session.cancel(*map(RunId, texts), **settings)
             case "fire":

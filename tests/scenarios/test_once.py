@@ -3,8 +3,7 @@
 import pytest
 
 from refold import Agent, AgentConfig, ScriptedProvider, tool
-from refold.actors.calls.policy import ProposedCall
-from refold.events.session.events import Ask
+from refold.actors.calls.policy import Ask, ProposedCall
 from refold.scenarios import Say, Scenario, SimulationReport, Simulator, faults
 
 

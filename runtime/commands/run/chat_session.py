@@ -20,11 +20,12 @@ from refold.agents.agent import AnyAgent
 from refold.commands.output import tell
 from refold.commands.run.session_run import runtime_on
 from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
+from refold.commands.steer.delivery import answer_line
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.state import history
+from refold.events.session.state import history, question_id
 from refold.inspection.session_view import SessionView, view_session
 from refold.inspection.summaries import call_words
 from refold.remote.owner import InboxReader
@@ -306,6 +307,9 @@ class ChatSession:
                 self._happenings.put_nowait(ApprovalNeeded(self._session.id, request))
             case ev.ToolApprovalRequested(call=call, tool=tool, input=arguments):
                 self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call}")
+            case ev.QuestionAsked(call=call, number=number, question=question):
+                line = answer_line(self.log, self._session.id, question_id(call, number))
+                self._calls.tell(f"{question} waits for an answer: {line}")
             case ev.RunParked(run=run, reason=reason):
                 if not parked.done():
                     parked.set_result(Parked(run, reason))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from refold.commands.output import counted, exact_json, exact_line, one_line, write_exact, write_paragraph
+from refold.commands.output import counted, exact_json, exact_line, exact_text, one_line, write_exact, write_paragraph
 from refold.events.core.content import ThinkingBlock
 from refold.inspection.session_view import SessionView
 from refold.inspection.summaries import block_words, call_words, content_words, kind_words, repeat_words, usage_words
@@ -110,7 +110,9 @@ def _write_present(to: "Console", view: SessionView) -> None:
         line = f"{view.run.run} is open ({state}) since {time_words(view.run.started_at)}, turn {view.run.turns}"
         write_paragraph(to, line, style="bold")
     for call in view.waiting_calls:
-        write_exact(to, f"  waits for approval: {call.call} · {exact_line(exact_json(call.what), '--json shows all')}")
+        waits = "approval" if call.question is None else f"an answer to {exact_text(call.question)}"
+        what = exact_line(exact_json(call.what), "--json shows all")
+        write_exact(to, f"  waits for {exact_line(waits, '--json shows all')}: {call.call} · {what}")
     for effect in view.pending:
         write_paragraph(to, f"in flight: {effect.key} · {one_line(effect.what)}", indent=2)
     for waiting in view.queue:

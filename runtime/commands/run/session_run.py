@@ -23,12 +23,12 @@ from refold.agents.agent import AnyAgent, with_subagents
 from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED, tell_result
 from refold.commands.output import exact_json, exact_line, exact_text, shell_word, tell, tell_error
 from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
-from refold.commands.steer.delivery import approve_line, resume_line
+from refold.commands.steer.delivery import answer_line, approve_line, resume_line
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import RunId
 from refold.events.session import events as ev
-from refold.events.session.state import calls_awaiting_approval
+from refold.events.session.state import calls_awaiting_answer, calls_awaiting_approval, question_id
 from refold.inspection.session_view import status_of
 from refold.inspection.summaries import call_words
 from refold.publishing.event_bus import Follower
@@ -100,6 +100,8 @@ class SessionRun:
         self.session = session.id
         self.log = log
         self._waiting_calls: list[tuple[str, str]] = []
+        self._waiting_answers: list[str] = []
+        """The questions of its own session that wait."""
         """The calls that wait for approval, each behind its session: this one, or that of a subagent."""
         self._not_done = ""
         """What is said beside a run that waits before anything was done."""
@@ -150,6 +152,8 @@ class SessionRun:
         tell_error(f"{self.waits_for}; the run is left open", exact=True)
         for place, call in self._waiting_calls:
             typer.echo(approve_line(self.log, place, call), err=True)
+        for question in self._waiting_answers:
+            typer.echo(answer_line(self.log, self.session, question), err=True)
         typer.echo(resume_line(self.log, self.session, agent), err=True)
         return EXIT_TERMINATED if self._is_terminated else EXIT_FOUND
 
@@ -183,6 +187,11 @@ class SessionRun:
             self._waiting_calls = [(self.session, call.id) for call in waiting]
             calls = ", ".join(call.id for call in waiting)
             self.waits_for = f"{calls} of {state.run.id} waits for approval{self._not_done}"
+            return False
+        asked = [call.question for call in calls_awaiting_answer(state) if call.question is not None]
+        if asked and status_of(state) == "waiting":
+            self._waiting_answers = [question_id(each.call, each.number) for each in asked]
+            self.waits_for = f"{', '.join(self._waiting_answers)} of {state.run.id} waits for an answer{self._not_done}"
             return False
         await self._children.tell_waiting()
         if self.waits_for:
@@ -236,6 +245,9 @@ class SessionRun:
                     self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call_id}")
                 else:
                     self._wait_for_decision(self.session, call_id, f"{_exact(recorded.event)} as {call_id}")
+            case ev.QuestionAsked(call=call_id, number=number, question=question):
+                self._waiting_answers.append(question_id(call_id, number))
+                self._wait_for(f"{exact_text(question)} waits for an answer as {question_id(call_id, number)}")
             case ev.RunParked(reason=reason):
                 self._wait_for(f"the run is parked: {exact_text(reason)}")
             case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, argument, command
@@ -17,7 +18,15 @@ from refold.commands.output import (
     write_json,
     write_paragraph,
 )
-from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, json_value, tell_given
+from refold.commands.steer.delivery import (
+    KeyOption,
+    TimeoutOption,
+    answer_line,
+    approve_line,
+    given,
+    json_value,
+    tell_given,
+)
 
 if TYPE_CHECKING:
     from refold.remote.people import AwaitedDecision
@@ -45,7 +54,7 @@ async def approve(
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> int:
-    """Allow a call that waits for approval, or deny it; without CALL, list what waits.
+    """Allow a call that waits for approval, or deny it; without CALL, list what waits for a person.
 
     The runtime that owns the log does it. Where none does, a denial is recorded directly; a call that is allowed is
     begun by the next runtime that owns the log, since a call that has begun and has no runtime is one that a crash
@@ -55,7 +64,8 @@ async def approve(
     log does not take the command in time; it stays in the inbox then.
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}. Of a list: {log, waiting: [{session, run,
-    call, tool, what, reason, decided}]}; decided: whether a decision waits in the inbox for a runtime.
+    call, tool, what, reason, decided}]}; decided: whether a decision waits in the inbox for a runtime. Of a call that
+    waits for an answer also question, answer_schema and id, for `refold answer`.
     """
     if session is None or call is None:
         if deny or always or reason or arguments is not None or key is not None:
@@ -97,8 +107,14 @@ def _write(log: Path, decision: "AwaitedDecision") -> None:
     to = console()
     why = f" ({exact_line(exact_text(decision.reason), REST)})" if decision.reason else ""
     what = exact_line(exact_json(decision.what), REST)
+    if decision.question is not None:
+        why = f" asks: {exact_line(exact_text(decision.question), REST)}"
     write_exact(to, f"{exact_text(decision.session)}: {what}{why}", style="bold")
     if decision.decided:
         write_exact(to, f"  {exact_text(decision.call)} is decided; a runtime that owns the log will go on")
+    elif decision.question is not None:
+        schema = exact_json(msgspec.json.encode(decision.answer_schema).decode())
+        write_exact(to, f"  {answer_line(log, decision.session, decision.id)}")
+        write_exact(to, f"  # an answer that fits {exact_line(schema, REST)}")
     else:
         write_exact(to, f"  {approve_line(log, decision.session, decision.call)}")

@@ -88,9 +88,17 @@ def json_value(text: str, option: str) -> object:
 
 def approve_line(log: Path, session: str, call: str) -> str:
     """Return the command that lets a call run, ready for a shell."""
-    words = [str(log), session, call]
+    return _line("approve", str(log), session, call)
+
+
+def answer_line(log: Path, session: str, question: str) -> str:
+    """Return the command that answers a question, ready for a shell but for the answer."""
+    return f"{_line('answer', str(log), session, question)} VALUE"
+
+
+def _line(command: str, *words: str) -> str:
     options = ["--"] if any(word.startswith("-") for word in words) else []
-    return " ".join(["refold", "approve", *options, *map(shell_word, words)])
+    return " ".join(["refold", command, *options, *map(shell_word, words)])
 
 
 def resume_line(log: Path, session: str, agent: Sequence[str] = ()) -> str:
