@@ -270,8 +270,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             goes_on = bool(wanted) and all(effect.key in self.effects.running for effect in wanted)
             if goes_on and not self._waits_for_resume():
                 return ()
-            if setting is not self._main:
-                command = msgspec.structs.replace(command, tools=setting.tools)
+            changed = self._code_changed(setting)
+            command = msgspec.structs.replace(command, tools=setting.tools, code_changed=changed)
         if isinstance(command, SendInput):
             command = msgspec.structs.replace(command, queue_max=setting.queue_max)
         self._brought = None
@@ -411,8 +411,18 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             return None
         if not interrupted:  # What it waits for, a time or a person, is dealt with by today's configuration too.
             return (Configure(configuration=setting.configuration),)
-        resume = ResumeRun(tools=setting.tools, in_order=setting.after_order, waited=self._waits_for_children())
+        resume = ResumeRun(
+            tools=setting.tools,
+            in_order=setting.after_order,
+            waited=self._waits_for_children(),
+            code_changed=self._code_changed(setting),
+        )
         return (*self._preparation(resume, setting), resume)
+
+    def _code_changed(self, setting: SessionSetting) -> bool:
+        """Tell whether today's configuration or code is not the one that is in force in the session."""
+        now, before = setting.configuration, self.state.configuration
+        return before is not None and (now.fingerprint, now.code) != (before.fingerprint, before.code)
 
     def _waits_for_children(self) -> bool:
         running = running_calls(self.state.turn)

@@ -6,7 +6,7 @@ reads is inline, the system prompt and the tools' schemas are payloads named by 
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeAlias, TypeGuard
+from typing import Literal, TypeAlias, TypeGuard, get_args
 
 import msgspec
 
@@ -51,6 +51,9 @@ ErrorRecovery = Literal["stop", "retry"]
 `stop`: the run fails. `retry`: the model is told that its calls failed and asked for simpler ones, a few times.
 """
 
+OnCodeChange = Literal["continue", "park", "fail"]
+"""What becomes of an open run that another configuration or another version of the code finds."""
+
 RecoveryFunction: TypeAlias = Callable[[SessionId, tuple[str, ...], Exception], "str | Awaitable[str | None] | None"]
 """Decides what becomes of a run then, given its session, the names of the tools whose calls broke, and the error: None
 or `"stop"`; `"retry"`; or a text, which the model is told before it is asked again.
@@ -87,6 +90,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
             simpler ones, a few times. A `RecoveryFunction` decides each time, and what it said is recorded.
         recoveries_max: how often in a row the model is asked again then before the run fails, >= 0.
         resumes_max: how often a run may be resumed without progress before it is parked, >= 0.
+        on_code_change: what becomes of an open run, when a new process finds it, whose configuration (prompt, tools,
+            schemas, settings) or whose version of Refold or of the application (`app_version`) is not today's.
+            `continue`: it goes on by today's. `park`: it waits until a person resumes or cancels it. `fail`: it fails
+            as `code_changed`. One that waits for a person goes on when they decide, in each case.
         streaming: whether answers are requested as streams.
         protocol: how the model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action,
             Observation).
@@ -114,6 +121,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     error_recovery: ErrorRecovery | RecoveryFunction = "stop"
     recoveries_max: int = DEFAULT_RECOVERIES_MAX
     resumes_max: int = DEFAULT_RESUMES_MAX
+    on_code_change: OnCodeChange = "continue"
     streaming: bool = False
     protocol: Protocol = "native"
 
@@ -195,6 +203,7 @@ def _bounds_of_runs(config: AgentConfig) -> Bounds:
         ),
         ("recoveries_max", _is_count(config.recoveries_max, 0), "an integer of at least 0"),
         ("resumes_max", _is_count(config.resumes_max, 0), "an integer of at least 0"),
+        ("on_code_change", config.on_code_change in get_args(OnCodeChange), '"continue", "park" or "fail"'),
     )
 
 
@@ -286,6 +295,7 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     error_recovery: ErrorRecovery = "stop"
     recoveries_max: int = DEFAULT_RECOVERIES_MAX
     resumes_max: int = DEFAULT_RESUMES_MAX
+    on_code_change: OnCodeChange = "continue"
     streaming: bool = False
     protocol: Protocol = "native"
     builds_requests: bool = False
@@ -339,6 +349,14 @@ def combined(first: RunOptions | None, then: RunOptions | None) -> RunOptions | 
 def without_agent(options: RunOptions) -> RunOptions:
     """Return what of the options of a run stays when another agent goes on: the form of its answer, and its limits."""
     return msgspec.structs.replace(options, model=None, max_tokens=None, temperature=None, tools=None)
+
+
+CODE_CHANGED = "The configuration or the code of the agent is another one than when the run was open before."
+
+
+def when_resumed(configuration: AgentConfiguration | None, *, changed: bool, asked: bool) -> OnCodeChange:
+    """Return what becomes of a run that goes on in a new process; a person who asks for that knows what they do."""
+    return configuration.on_code_change if configuration is not None and changed and not asked else "continue"
 
 
 def configured_for(configuration: AgentConfiguration, options: RunOptions | None) -> AgentConfiguration:

@@ -428,6 +428,7 @@ def _admit_resume(state: SessionState, command: commands.ResumeRun) -> ev.Sessio
         asked=command.asked,
         in_order=command.in_order,
         waited=command.waited,
+        code_changed=command.code_changed,
     )
 
 

@@ -162,6 +162,8 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
     """The runtime before had ended in order."""
     waited: bool = False
     """All that the run did was to wait for runs of its child sessions."""
+    code_changed: bool = False
+    """The configuration in force, or the code, is another one than before."""
 
 
 class RecordContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ RunFailureKind = Literal[
     "budget",
     "guardrail",
     "agent_loop",
+    "code_changed",
 ]
 """Why a run ended as failed."""
 
@@ -153,7 +154,6 @@ class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1
 
     content: tuple[UserContent, ...]
     key: str | None = None
-    """The caller's idempotency key."""
     cancelled: bool = False
     """Its token was cancelled before it was accepted: its run makes no model call."""
     scheduled: int = 0
@@ -483,6 +483,8 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="session.run_resumed.v1")
     """The runtime before had ended in order, as in a deploy, so that this is not the trace of a crash."""
     waited: bool = False
     """All that it did was to wait for the runs of its child sessions, which count for themselves what they lost."""
+    code_changed: bool = False
+    """The configuration in force before it, or the code, was another one."""
 
 
 class RunParked(Event, frozen=True, kw_only=True, tag="session.run_parked.v1"):
@@ -540,7 +542,6 @@ class RunFailed(Event, frozen=True, kw_only=True, tag="session.run_failed.v1"):
     kind: RunFailureKind
     message: str
     totals: RunTotals | None = None
-    """As of `RunCompleted`."""
     trip: GuardrailTrip | None = None
     """The guardrail for which it failed."""
 
@@ -550,7 +551,6 @@ class RunCancelled(Event, frozen=True, kw_only=True, tag="session.run_cancelled.
 
     run: RunId
     totals: RunTotals | None = None
-    """As of `RunCompleted`."""
 
 
 SessionEvent: TypeAlias = (

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from refold.events.core.content import Message, TextBlock, tool_uses
-from refold.events.model.configuration import combined, without_agent
+from refold.events.model.configuration import CODE_CHANGED, combined, when_resumed, without_agent
 from refold.events.model.refused import GuardrailTrip
 from refold.events.model.spending import Usage, cost_of, price_of
 from refold.events.session import events as ev
@@ -411,6 +411,8 @@ def _run_resumed(state: SessionState, event: ev.RunResumed) -> None:
         run.resumes += 1  # A wait, for a person or a time, has killed no process.
     for call in (state.turn.calls[state.turn.index[name]] for name in running) if state.turn is not None else ():
         call.lost = call.policy.effect == "once" or call.name not in event.tools
+    if when_resumed(state.configuration, changed=event.code_changed, asked=event.asked) == "fail":
+        run.phase, run.ending = "ending", Ending("failed", "code_changed", CODE_CHANGED)
 
 
 def _run_parked(state: SessionState, event: ev.RunParked) -> None:
@@ -424,15 +426,9 @@ def _timer_fired(state: SessionState, event: ev.TimerFired) -> None:
         if due.every is None or all(queued.reminder != due.version for queued in state.queue):
             state.due = due if not event.put_off else None
         if event.next_at is not None:
+            timer, at = input_key(state.version), event.next_at
             again = ScheduledInput(
-                event.next_at,
-                due.version,
-                input_key(state.version),
-                due.content,
-                None,
-                due.options,
-                due.every,
-                set_at=state.version,
+                at, due.version, timer, due.content, None, due.options, due.every, set_at=state.version
             )
             _schedule(state, again)
         return
@@ -443,10 +439,8 @@ def _timer_fired(state: SessionState, event: ev.TimerFired) -> None:
         run.phase, run.asked = "model", state.version
         _join(state, run)
     elif event.timer == deadline_key(run):
-        run.phase, run.ending = (
-            "ending",
-            Ending("failed", "run_timeout", "The run took longer than run_timeout_s allows."),
-        )
+        ending = Ending("failed", "run_timeout", "The run took longer than run_timeout_s allows.")
+        run.phase, run.ending = "ending", ending
     else:
         pause_over(state, event.timer)
 

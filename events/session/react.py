@@ -61,6 +61,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
+from refold.events.model.configuration import CODE_CHANGED, when_resumed
 from refold.events.model.refused import GUARDED, Part, RefusedParts, inputs_unanswered, parts_said
 from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
@@ -212,6 +213,8 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
             return [_after_attempt(state, event)]
         case ev.RunResumed() if state.run is not None and state.configuration is not None:
             run = state.run
+            if when_resumed(state.configuration, changed=event.code_changed, asked=event.asked) == "park":
+                return [ev.RunParked(run=run.id, reason=f"{CODE_CHANGED} Resume or cancel it")]
             if run.resumes > state.configuration.resumes_max:
                 times = run.resumes - 1
                 return [ev.RunParked(run=run.id, reason=f"resumed {times} times without progress; resume or cancel it")]
@@ -406,7 +409,7 @@ def _end(state: SessionState, run: Run) -> ev.SessionEvent:
         if ending.outcome == "cancelled":
             return _failed(call.id, "cancelled", CANCELLED_TEXT, started=call.started)
         kind: ErrorKind = "timeout"
-        if ending.kind in ("tool_execution", "budget"):
+        if ending.kind in ("tool_execution", "budget", "code_changed"):
             kind = "crashed" if call.started else "denied"
         return _failed(call.id, kind, _said(ending.message, ABANDONED_TEXT), started=call.started)
     if ending.outcome == "cancelled":

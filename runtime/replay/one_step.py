@@ -17,7 +17,7 @@ from refold.actors.calls.tool_context import SessionContext, ToolContext, sessio
 from refold.actors.cancellation import CancellationToken
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AnyAgent, SubagentTool
-from refold.events.core.content import Json, JsonObject
+from refold.events.core.content import Json
 from refold.events.core.difference import NOTHING, json_of
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import SessionId, ToolCallId, event_ref, kind_and_identifier
@@ -187,7 +187,7 @@ async def _body(
     pool = ThreadPool(name="debugged tool")
     with debugged([entry_of(tool.function)]):
         try:
-            now = _shown(await tool.run(cast("JsonObject", call.input), context, pool))
+            now = _shown(await tool.run(call.input, context, pool))
         except ToolError as error:
             now = f"ToolError: {error}"
         finally:

@@ -82,7 +82,7 @@ def _debugged(functions: Sequence[Callable[..., Any]]) -> Iterator[None]:
         yield
     finally:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
 
 def _first_line(code: Any) -> int:

@@ -51,6 +51,7 @@ def test_the_defaults_are_these() -> None:
         "error_recovery": "stop",
         "recoveries_max": 2,
         "resumes_max": 3,
+        "on_code_change": "continue",
         "streaming": False,
         "protocol": "native",
     }
@@ -84,6 +85,7 @@ def test_a_model_is_required() -> None:
         ("error_recovery", ["go on", None, True, 5]),
         ("recoveries_max", [-1, None, True, 1.5]),
         ("resumes_max", [-1, None, True]),
+        ("on_code_change", ["stop", None, 1]),
         ("streaming", [1, None]),
         ("protocol", ["xml", None, ["native"]]),
     ],
@@ -115,6 +117,7 @@ AT_THEIR_BOUNDS: dict[str, Any] = {
     "error_recovery": "retry",
     "recoveries_max": 0,
     "resumes_max": 0,
+    "on_code_change": "park",
     "streaming": True,
     "protocol": "react",
 }
