@@ -73,6 +73,13 @@ class SealedList(MutableSequence[T]):
         """Return an empty list that decodes as this one."""
         return SealedList(self._decode, [], [])
 
+    def beginning(self, count: int) -> "SealedList[T]":
+        """Return the first `count` items, as sealed as they are here."""
+        sealed = min(count // SEALED_ITEMS, len(self._pieces))
+        made = SealedList(self._decode, [], self[sealed * SEALED_ITEMS : count])
+        made._pieces = self._pieces[:sealed]
+        return made
+
     def add_piece(self, piece: bytes | memoryview | list[T]) -> bool:
         """Add a piece of `SEALED_ITEMS` items; return False, and add nothing, where some are in no piece already."""
         if not self._rest:
@@ -135,6 +142,11 @@ class SealedList(MutableSequence[T]):
 
     def __reduce__(self) -> tuple[type[list[T]], tuple[list[T]]]:
         return list, (list(self),)  # A copy is a list.
+
+
+def beginning_of(items: MutableSequence[T], count: int) -> MutableSequence[T]:
+    """Return the first `count` items of a history in a list of their own; what is sealed of it stays so."""
+    return items.beginning(count) if isinstance(items, SealedList) else items[:count]
 
 
 class StateCodec(Generic[S]):

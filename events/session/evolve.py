@@ -14,7 +14,7 @@ made; events that contradict each other (an edited log) raise, and `refold check
 """
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -33,9 +33,8 @@ from refold.events.session.evolve_calls import (
     texts_of,
     turn_of,
 )
-from refold.events.session.set_aside import moved, set_aside, taken_back
+from refold.events.session.set_aside import moved, remember_calls, rewound, set_aside, taken_back
 from refold.events.session.state import (
-    CALL_ID,
     ONLY_THOUGHT,
     Ending,
     FinishedRun,
@@ -98,28 +97,13 @@ def _imported(state: SessionState, event: ev.HistoryImported) -> None:
 
 
 def _cleared(state: SessionState, event: ev.HistoryCleared) -> None:
-    _remember_calls(state, state.messages)
+    remember_calls(state, state.messages)
     state.messages = []
     state.asides, state.marks = {}, []
     state.accepted = 0
     state.cleared = state.version
     if event.key is not None:
         state.keys[event.key] = SessionKey(state.version, "", "clear")
-
-
-def _rewound(state: SessionState, event: ev.HistoryRewound) -> None:
-    _remember_calls(state, state.messages[event.messages :])
-    state.messages = state.messages[: event.messages]
-    state.marks = [mark for mark in state.marks if mark.started <= event.to]
-    state.accepted = min(state.accepted, event.messages)
-    state.asides = {
-        version: kept
-        for version, asides in state.asides.items()
-        if (kept := tuple(one for one in asides if one.place < event.messages))
-    }
-    state.allowed_actions = {name: version for name, version in state.allowed_actions.items() if version <= event.to}
-    if event.key is not None:
-        state.keys[event.key] = SessionKey(state.version, content_digest(event.to), "rewind")
 
 
 def _forked(state: SessionState, event: ev.SessionForked) -> None:
@@ -140,14 +124,6 @@ def _forked(state: SessionState, event: ev.SessionForked) -> None:
     run.options = combined(state.options, run.options)
     if run.waiting_since is None:  # The time until it was forked is none of its own.
         run.waited_us += event.at - event.origin_at
-
-
-def _remember_calls(state: SessionState, messages: Sequence[Message]) -> None:
-    """Keep account of the calls in messages that are not shown any more."""
-    for message in messages:
-        for use in tool_uses(message.content):
-            if (made := CALL_ID.fullmatch(use.id)) is not None:
-                state.cleared_calls[made[1]] = max(state.cleared_calls.get(made[1], 0), int(made[2]) + 1)
 
 
 def _timer_set(state: SessionState, event: ev.TimerSet) -> None:
@@ -226,7 +202,7 @@ def _turn_allowed(state: SessionState, event: ev.TurnAllowed) -> None:
 def _context_prepared(state: SessionState, event: ev.ContextPrepared) -> None:
     run = _open_run(state)
     replaced = state.messages[: event.replaced]
-    _remember_calls(state, replaced)
+    remember_calls(state, replaced)
     if run.latest_input >= event.replaced:
         run.latest_input += len(event.summary) - event.replaced
     else:  # It stands as it was among the messages that replace it.
@@ -529,7 +505,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.AgentConfigured: _configured,
     ev.HistoryImported: _imported,
     ev.HistoryCleared: _cleared,
-    ev.HistoryRewound: _rewound,
+    ev.HistoryRewound: rewound,
     ev.SessionForked: _forked,
     ev.InputSetAside: set_aside,
     ev.ContentTakenBack: taken_back,

@@ -5,13 +5,15 @@ name any message that the history holds, or a part of one. The rule: a message s
 aside can be taken back.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
-from refold.events.core.content import Block, Message, TextBlock
+from refold.events.core.content import Block, Message, TextBlock, tool_uses
 from refold.events.core.errors import CommandRejected
+from refold.events.core.state_codec import beginning_of
 from refold.events.model.refused import INPUT_NOTE, REFUSED, Part, SetAside, is_more_than_text, noted
-from refold.events.session.events import ContentTakenBack, InputSetAside
-from refold.events.session.state import SessionKey, SessionState, content_digest
+from refold.events.session.events import ContentTakenBack, HistoryRewound, InputSetAside
+from refold.events.session.state import CALL_ID, SessionKey, SessionState, content_digest
 
 
 def asides(state: SessionState, parts: Sequence[Part], why: str = REFUSED) -> tuple[SetAside, ...]:
@@ -97,3 +99,26 @@ def moved(kept: dict[int, tuple[SetAside, ...]], by: int, first: int) -> dict[in
         for version, asides in kept.items()
     }
     return {version: asides for version, asides in moved.items() if asides}
+
+
+def rewound(state: SessionState, event: HistoryRewound) -> None:
+    remember_calls(state, state.messages[event.messages :])
+    state.messages = beginning_of(state.messages, event.messages)
+    del state.marks[bisect_right(state.marks, event.to, key=lambda mark: mark.started) :]
+    state.accepted = min(state.accepted, event.messages)
+    state.asides = {
+        version: kept
+        for version, asides in state.asides.items()
+        if (kept := tuple(one for one in asides if one.place < event.messages))
+    }
+    state.allowed_actions = {name: version for name, version in state.allowed_actions.items() if version <= event.to}
+    if event.key is not None:
+        state.keys[event.key] = SessionKey(state.version, content_digest(event.to), "rewind")
+
+
+def remember_calls(state: SessionState, messages: Sequence[Message]) -> None:
+    """Keep account of the calls in messages that are not shown any more."""
+    for message in messages:
+        for use in tool_uses(message.content):
+            if (made := CALL_ID.fullmatch(use.id)) is not None:
+                state.cleared_calls[made[1]] = max(state.cleared_calls.get(made[1], 0), int(made[2]) + 1)

@@ -21,6 +21,7 @@ from refold.events.session.events import SessionDescribed
 from refold.inspection.log_reading import Batches, Streams, kind_of, session_head
 from refold.keeping.deletion import children_of
 from refold.stores.event_store import EventStore
+from refold.stores.forked import origins_of
 
 
 class Belongings(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ async def belongings_of(store: EventStore, sessions: Sequence[str]) -> Belonging
     until = 0
     for session in sessions:
         head = await session_head(store, session)
-        family = [head, *await children_of(store, SessionId(session))]
+        family = [head, *await children_of(store, SessionId(session)), *await origins_of(store, [head])]
         first = await store.read_stream(head.stream, limit=1)
         conversations.update([session, *(await ancestors_of(store, SessionId(session), first[0]) if first else ())])
         for each in family:

@@ -27,6 +27,7 @@ from refold.inspection.kinds import KINDS, StreamKind
 from refold.inspection.log_reading import Batches, kind_of
 from refold.replay.core_replay import HistoryDigest
 from refold.stores.event_store import EventStore
+from refold.stores.forked import ForkPoint, origin_in
 from refold.stores.jsonl.format import batch_line, payload_line
 from refold.stores.keeping.erasing import names_in, payloads_of
 
@@ -52,11 +53,12 @@ async def redacted_lines(store: EventStore, needed: Belongings, redaction: Redac
         again = _Stream(KINDS.get(kind_of(stream)), redaction, payloads.names)
         async for batch in Batches(store, stream):
             if batch[0].position <= needed.until_position:
-                batches.append((batch[0].position, again.redacted(batch, streams)))
-    chains: dict[StreamName, bytes] = {}
-    for position, encoded in sorted(batches, key=lambda each: each[0]):
-        chain = next_chain(chains.get(encoded.stream) or first_chain(encoded.stream), encoded)
-        chains[encoded.stream] = chain
+                encoded = again.redacted(batch, streams)
+                if batch[0].stream == stream:  # What a fork begins with stands once, where it lies.
+                    batches.append((batch[0].position, encoded))
+    chains = _Chains()
+    for position, given in sorted(batches, key=lambda each: each[0]):
+        encoded, chain = chains.continued(given)
         line = batch_line(encoded, position, chain)
         if redaction.holds_value(line.decode()):
             raise ConfigError(
@@ -64,6 +66,37 @@ async def redacted_lines(store: EventStore, needed: Belongings, redaction: Redac
                 f"{encoded.expected_version + 1}, which nothing can take the place of; bundle another session"
             )
         yield line
+
+
+class _Chains:
+    """The digests of streams, made anew; a fork names that of its origin."""
+
+    def __init__(self) -> None:
+        self._ends: dict[StreamName, bytes] = {}
+        self._at: dict[ForkPoint, bytes] = {}
+        self._origins: dict[StreamName, ForkPoint] = {}
+
+    def continued(self, batch: EncodedBatch) -> tuple[EncodedBatch, bytes]:
+        """Return the next batch of its stream, and the digest after it."""
+        end = self._ends.get(batch.stream)
+        origin = origin_in(batch, batch.expected_version + 1) if end is None else None
+        if origin is not None:
+            self._origins[batch.stream] = origin
+            batch = self._naming(batch, origin)
+        chain = next_chain(end or first_chain(batch.stream), batch)
+        self._ends[batch.stream] = chain
+        self._at[ForkPoint(batch.stream, batch.expected_version + len(batch.events))] = chain
+        return batch, chain
+
+    def _naming(self, batch: EncodedBatch, origin: ForkPoint) -> EncodedBatch:
+        while origin not in self._at and origin.stream in self._origins:  # A place in what that begins with itself.
+            before = self._origins[origin.stream]
+            origin = ForkPoint(before.stream, min(before.version, origin.version))
+        event = msgspec.json.decode(batch.events[0])
+        if origin not in self._at or not isinstance(event, dict) or "chain" not in event:
+            return batch
+        event["chain"] = self._at[origin].hex()
+        return msgspec.structs.replace(batch, events=(msgspec.json.encode(event), *batch.events[1:]))
 
 
 def _renamed(streams: Sequence[StreamName], redaction: Redaction) -> dict[str, str]:

@@ -267,7 +267,7 @@ def _alone(entry: Entry, side: Literal["left", "right"]) -> DiffPart:
     match entry:
         case MessageEntry():
             what = "input" if entry.role == "user" else "answer"
-            words = " ".join(filter(None, (content_words(entry.content), *map(_shown, entry.calls))))
+            words = " ".join(filter(None, (content_words(entry.content), *map(_shown, entry.calls)))) or "(nothing)"
         case RunEndEntry():
             what, words = "outcome", _ended(entry)
         case NoteEntry():

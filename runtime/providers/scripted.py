@@ -2,8 +2,9 @@
 
 import asyncio
 import inspect
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, Self, TypeAlias
 
 import msgspec
 
@@ -20,6 +21,7 @@ from refold.events.model.messages import (
     UsageDelta,
     deltas_of,
 )
+from refold.stores.event_store import EventStore
 from refold.tools.dry_run import require_outside
 
 ScriptedAnswer: TypeAlias = ModelResponse | ToolUse | str | Sequence[ToolUse | TextBlock | str]
@@ -116,6 +118,25 @@ class ScriptedProvider(StreamingProvider):
     def __init__(self, script: Iterable[ScriptItem]) -> None:
         self._script = list(script)
         self.requests: list[ModelRequest] = []
+
+    @classmethod
+    async def from_log(cls, log: "str | os.PathLike[str] | EventStore", session: str) -> Self:
+        """Return a provider whose script is what the model of a session answered, by position; errors are raised again.
+
+        `refold.lineage.RecordedTools` gives the results of its tools. Calls that were cut short are left out.
+
+        Args:
+            log: path of the log's file, or an open store.
+            session: whose answers.
+
+        Raises:
+            ConfigError: there is no such session.
+            LogFormatError: the file is no log, or an event cannot be decoded.
+            PersistenceError: the log cannot be read.
+        """
+        from refold.lineage.recorded import recorded_answers
+
+        return cls(await recorded_answers(log, session))
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the next answer.

@@ -56,8 +56,6 @@ from refold.events.model.messages import (
     ModelResponse,
     Prepared,
     RequestReference,
-    ResponseContent,
-    ToolUse,
 )
 from refold.events.model.payloads import restored, stored_hashes, whole_block
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
@@ -65,6 +63,7 @@ from refold.events.session import events as ev
 from refold.events.session.commands import RecordModelResponse, RecordToolResult, SendInput
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState, TurnCall, find_call
+from refold.lineage.recorded import as_given
 from refold.memory.stream_object import StreamObject
 from refold.replay.comparing import Accepts
 from refold.replay.core_replay import CoreReplay
@@ -167,7 +166,7 @@ class GivenRecalling(Recalling):
         return self.recorded
 
 
-class RecordedTools(HookedTools):
+class RecordedBodies(HookedTools):
     """Tools whose bodies are not run: they give what was recorded of them."""
 
     def __init__(self, agent: AnyAgent, hooks: Hooks, redaction: Redaction) -> None:
@@ -218,7 +217,7 @@ class CurrentAgent:
         """What its requests go to; it is only asked what would leave."""
         self.hooks = agent.hooks() or Hooks(())
         self.redaction = Redaction(others=[redaction_of_agents([agent]), taken_out])
-        self.tools = RecordedTools(agent, self.hooks, self.redaction)
+        self.tools = RecordedBodies(agent, self.hooks, self.redaction)
         self.specs = self.redaction.value(self.tools.specs())
         self.configuration, own = configuration_of(
             self.redaction.value(agent.told_config()),
@@ -369,7 +368,7 @@ async def answer_now(
     whole = restored(message, await store.read_payloads(stored_hashes([message]))).content
     by_provider = own is None and not event.rejected.startswith(OUTPUT_CHECK_BEGINS)
     response = ModelResponse(
-        content=tuple(map(_as_given, cast("tuple[AnswerContent, ...]", whole))),
+        content=tuple(map(as_given, cast("tuple[AnswerContent, ...]", whole))),
         stop_reason=event.stop_reason,
         usage=event.usage,
         model=event.model,
@@ -408,13 +407,6 @@ def summary_now(event: ev.ContextPrepared) -> tuple[Message, ...]:
     if not isinstance(said, TextBlock):  # Kept apart, since it is long.
         return event.summary
     return summary_messages(said.text.partition("\n\n")[2], event.summary[1] if len(event.summary) > 1 else None)
-
-
-def _as_given(block: AnswerContent) -> ResponseContent:
-    if not isinstance(block, ToolUseBlock):
-        return block
-    given = block.input if block.malformed_input is None else block.malformed_input
-    return ToolUse(name=block.name, input=given, id=block.provider_id, provider_data=block.provider_data)
 
 
 def _with_old_faults(recorded: ev.ModelResponded, now: ev.ModelResponded) -> ev.ModelResponded:

@@ -16,11 +16,13 @@ from refold import (
     tool,
     use,
 )
+from refold.bundles import bundle_session
 from refold.events.core.content import FORKED_TEXT, ToolResultBlock, text_of
 from refold.events.core.ids import stream_name
 from refold.events.core.records import StoredEvent
 from refold.events.session.state import history
 from refold.inspection.export import export_to_file
+from refold.inspection.log_reading import opened
 from refold.inspection.session_view import list_sessions
 from refold.stores import EventStore, InMemoryStore
 from refold.stores.jsonl.importing import open_to_read
@@ -309,3 +311,18 @@ async def test_a_fork_that_cannot_be_recorded_is_not_there() -> None:
             await session.fork(name="f")
         assert await runtime.sessions() == ["alice"]
         assert (await (await session.fork(name="f")).send("Two")).text == "No."
+
+
+async def test_a_bundle_of_a_fork_has_its_origins_without_secrets(log: EventStore, tmp_path: Path) -> None:
+    async with runtime_of(log, *[say("Yes.")] * 3, alike=False) as runtime:
+        session = await runtime.session("alice")
+        await session.send("My number is 4111.")
+        fork = await session.fork(name="f", system_prompt="Card 4111")
+        await fork.send("More")
+        await (await fork.fork(5, name="cut")).send("Other")
+    await bundle_session(log, "cut", tmp_path / "cut.refold", redact=["4111"])
+    async with opened(tmp_path / "cut.refold") as copy:
+        await assert_sound(copy)
+        events = await copy.read_all(limit=1000)
+        assert {event.stream for event in events} >= {"session/alice", "session/f", "session/cut"}
+        assert not [event for event in events if b"4111" in event.data]
