@@ -21,7 +21,7 @@ from tests.runtime.command_line import error_of, run
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.db"))
 SAID = re.compile(
-    r"twice|seen|luck|[Tt]ea\b|Lisbon|story|true|paid|Book it|reset|4111|page|x{9,}|4242|Hello|Hurry|pay one"
+    r"twice|seen|luck|[Tt]ea\b|Lisbon|story|true|paid|Book it|reset|4111|page|x{9,}|4242|Hello|Hurry|pay one|And now"
 )
 """What was said in golden logs, and no word of Refold's own."""
 
