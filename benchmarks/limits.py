@@ -91,7 +91,7 @@ async def all_wait(session: Session, sending: list[asyncio.Task[Any]]) -> None:
     while True:
         await SystemClock().sleep(0.1)
         refused = sum(task.done() for task in sending)
-        if await session._access.read(lambda state: len(state.queue)) >= len(sending) - refused - 1:
+        if await session._access.read(lambda state: len(state.queue), vital=True) >= len(sending) - refused - 1:
             return
 
 
