@@ -8,6 +8,7 @@ what was in flight when the budget was reached. The rule: a call counts for the 
 
 import msgspec
 
+from refold.actors.agent.compaction import NotWanted
 from refold.actors.agent.subsession import call_of_child, children_prefix
 from refold.actors.calls.request import WantedRequest
 from refold.actors.effects import read_state
@@ -60,6 +61,7 @@ class TreeSpending:
         """Return which budget of a tree is spent that a model call belongs to, in words; None = none is.
 
         Raises:
+            NotWanted: the call is not waited for any more.
             PersistenceError: the log cannot be read.
             AskTimeout: a session did not tell in time.
         """
@@ -70,6 +72,9 @@ class TreeSpending:
                 said = limited.budget.overspent(spent.usage, spent.cost, spent.turns)
                 if said is not None:
                     return f"{said} It is that of session {session!r} with all below it."
+        own = self._system.ref(stream_name(SESSION_KIND, wanted.session))
+        if await read_state(own, _asked, vital=True) != wanted.asked:  # Its end came meanwhile from an earlier life.
+            raise NotWanted
         return None
 
     async def _below(self, session: SessionId, started: int) -> _Spent:
@@ -102,6 +107,11 @@ def _is_of_run(below: SessionId, prefix: str, started: int) -> bool:
     """Tell whether a session is that of a call of a run, or below one, given the version at which the run started."""
     made = CALL_ID.fullmatch(below.removeprefix(prefix).partition("/")[0])
     return made is not None and int(made[1]) > started
+
+
+def _asked(state: SessionState) -> int | None:
+    """Return the version of the event that wants the model call that is waited for."""
+    return state.run.asked if state.run is not None and state.run.phase == "model" else None
 
 
 def _limited(state: SessionState) -> _Limited | None:

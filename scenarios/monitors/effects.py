@@ -99,7 +99,8 @@ class EffectsMonitor:
             for other in self._world.bodies
             if other.running and (other.agent, other.tool.name, other.life) == (body.agent, body.tool.name, body.life)
         ]
-        within = sum(not other.ignores_cancellation for other in of_tool)
+        counted = [other for other in of_tool if not body.limited_per_session or other.session == body.session]
+        within = sum(not other.ignores_cancellation for other in counted)
         if body.concurrency is not None and within > body.concurrency:
             self._wrong("EFFECTS", body.session, f"{within} bodies of {body.tool.name} run at once")
 

@@ -107,7 +107,7 @@ class SessionReader:
                 self._end(session, event.run, stored.version, "Completed", "by itself")
             case ev.RunFailed():
                 how: How = "too late" if event.kind == "run_timeout" else "by itself"
-                self._end(session, event.run, stored.version, "Failed", how)
+                self._end(session, event.run, stored.version, "Failed" if event.trip is None else "Tripped", how)
             case ev.RunCancelled():
                 self._end(session, event.run, stored.version, "Cancelled", "cancelled")
             case ev.ModelFailed():

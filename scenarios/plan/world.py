@@ -49,6 +49,8 @@ class Body(msgspec.Struct, eq=False):
     """Whether another session carries it out, whose own work has a time of grace to end in."""
     concurrency: int | None = None
     """Most bodies of its tool that may run at once."""
+    limited_per_session: bool = False
+    """Whether that counts for each session by itself."""
     returned: bool = False
     """Whether it brought something, a result or a failure of its own, instead of being cancelled."""
     ended_s: float | None = None

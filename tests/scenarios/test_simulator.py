@@ -8,7 +8,20 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from refold import Agent, AgentConfig, ConfigError, HookContext, Middleware, RunContext
+from refold import (
+    Agent,
+    AgentConfig,
+    ConfigError,
+    Deny,
+    HookContext,
+    Message,
+    Middleware,
+    RunContext,
+    ScriptedProvider,
+    TreeBudget,
+    guardrail,
+    handoff,
+)
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
@@ -254,3 +267,28 @@ def test_hooks_that_raise_break_no_promise() -> None:
         report.raise_if_broken()
         outcomes.add(report.outcomes)
     assert ("refused", "Failed") in outcomes <= {("refused", "Failed"), ("refused", "Completed")}
+
+
+def team() -> Agent:
+    """Return an agent that hands conversations to one with a subagent, which hands them back; both have guardrails."""
+
+    @guardrail
+    def on_input(_: RunContext[Any], said: Message) -> Deny | None:
+        return Deny("long") if len(said.text) % 3 == 0 else None
+
+    @guardrail
+    def on_output(_: RunContext[Any], said: str) -> Deny | None:
+        return Deny() if len(said) % 4 == 0 else None
+
+    def member(name: str, **parts: Any) -> Agent:
+        return Agent(name=name, config=AgentConfig(model="m"), provider=ScriptedProvider([]), **parts)
+
+    helper = member("helper").as_tool(tier="observe", concurrency=1)
+    second = member("second", tools=[helper], handoffs=["first"], output_guardrails=[on_output])
+    first = member("first", handoffs=[handoff(second, history="input")], input_guardrails=[on_input])
+    return msgspec.structs.replace(first, config=AgentConfig(model="m", tree_budget=TreeBudget(turns=20)))
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20))])
+def test_agents_that_work_together_keep_their_promises_under_faults(seed: int) -> None:
+    Simulator(team).run(drawn_scenario(seed)).raise_if_broken()
