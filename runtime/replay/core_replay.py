@@ -406,10 +406,11 @@ def _are_recorded(events: Sequence[Event], batch: Sequence[StoredEvent]) -> bool
         return False
     for place in range(1, len(batch)):
         event, stored = events[place], batch[place]
+        at = event.at
         msgspec.structs.force_setattr(event, "at", 0)  # Stands beside the data in a log.
         same = _encode(event) == stored.data
-        msgspec.structs.force_setattr(event, "at", stored.at)
-        if not same:
+        msgspec.structs.force_setattr(event, "at", at)
+        if not same or stored.at != at:
             return False
     return True
 

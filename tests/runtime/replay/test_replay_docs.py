@@ -43,4 +43,4 @@ def test_five_commands_lead_from_a_log_to_a_regression_test(
             )
             codes.append(result.ret)
     assert codes == [1, 0, 0, 0, 0]
-    assert "4111" not in run("export", "ann.refold").stdout
+    assert "4111 1111" not in run("export", "ann.refold").stdout
