@@ -5,17 +5,22 @@ A body that asks ends there; with the answer it runs again from its beginning, i
 
 import asyncio
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 import refold
+from refold.commands.cli import app
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.events.session.events import QuestionAsked
 from refold.events.session.evolve_calls import NOT_ANSWERED_TEXT
 from refold.stores import InMemoryStore
 from tests.conformance.cases import Case, Play, Step, as_tests, play_case, played
+from tests.conformance.sessions import runtime_of
 from tests.conformance.steps import (
     advance,
     begin,
@@ -414,3 +419,97 @@ test_questions, test_questions_with_a_crash_after_each_commit = as_tests(CASES, 
 @pytest.mark.parametrize("case", played(CASES, clock=True))
 async def test_questions_in_time(case: Case, memory: InMemoryStore) -> None:
     await play_case(case, memory)
+
+
+# From other processes, and of subagents
+
+
+@refold.tool(tier="observe", effect="pure")
+async def parcel(context: refold.ToolContext[Any]) -> refold.DeferredResult:
+    """Ask, then leave the result for later."""
+    return refold.DeferredResult(f"for {await context.ask('For whom?')}", type=int)
+
+
+def parcels(log: Path, *script: Any) -> refold.AgentRuntime[Any]:
+    provider = refold.ScriptedProvider(list(script) or [refold.use("parcel", {}), refold.say("done")])
+    return refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, tools=[parcel], log=log)
+
+
+def refold_command(*words: object) -> Any:
+    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_threads_of_other_processes_answer_through_a_connection(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    with parcels(log), refold.connect(log) as connection:
+        session = connection.session("s")
+        waiting = session.send("go")
+        assert isinstance(waiting, refold.Unfinished)
+        assert waiting.why == "run_3 waits for an answer to call_6_0"
+        [question] = connection.questions()
+        assert session.questions() == [question]
+        assert session.approvals() == connection.approvals() == []
+        with pytest.raises(refold.CommandRejected, match=r'call_6_0.1 waits on.*Its schema: {"type":"string"}'):
+            session.answer(question, 5)
+        assert session.answer(question, "Ann", key="k")
+        assert session.answer(question, "Ann", key="k")
+        assert isinstance(session.send("go", key=waiting.key), refold.Unfinished)
+        [later] = session.questions()
+        assert (later.question, later.id, later.answer_schema) == ("for Ann", "call_6_0.2", {"type": "integer"})
+        assert session.answer("call_6_0", 7)
+        result = session.send("go", key=waiting.key)
+        assert isinstance(result, refold.RunResult)
+        assert result.text == "done"
+
+
+def test_the_command_lists_and_answers_where_no_runtime_owns_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    with parcels(log) as runtime:
+        runtime.session("s").submit("go", key="k")
+        while not runtime.session("s").questions():
+            pass
+    listed = refold_command("approve", log).stdout
+    assert listed.splitlines() == [
+        "s: parcel() asks: For whom?",
+        f"  refold answer {log} s call_6_0.1 VALUE",
+        '  # an answer that fits {"type":"string"}',
+    ]
+    assert "waits for an answer to For whom?" in refold_command("show", log, "s").stdout
+    for words in ([], ["Ann", "--error", "no"], ["Ann", "--value", "1"], ["--value", "{"]):
+        assert refold_command("answer", log, "s", "call_6_0.1", *words).exit_code == 2
+    wrong = refold_command("answer", log, "s", "call_6_0.1", "--value", "5")
+    assert (wrong.exit_code, "does not fit" in wrong.stderr) == (1, True)
+    assert "it waits in the inbox" in refold_command("answer", log, "s", "call_6_0.1", "Ann").stdout
+    [waiting] = json.loads(refold_command("approve", log, "--json").stdout)["waiting"]
+    assert (waiting["id"], waiting["question"], waiting["decided"]) == ("call_6_0.1", "For whom?", True)
+    with parcels(log) as runtime:
+        while [question.number for question in runtime.session("s").questions()] != [2]:
+            pass
+    assert refold_command("answer", log, "s", "call_6_0", "--value", "7").exit_code == 0
+    assert refold_command("answer", log, "s", "call_6_0", "--value", "7").exit_code == 1
+    with parcels(log, refold.say("done")) as runtime:
+        assert runtime.session("s").send("go", key="k").text == "done"
+    assert refold_command("check", log).exit_code == 0
+    assert refold_command("replay", log).exit_code == 0
+
+
+async def test_a_tool_of_a_subagent_asks_and_its_parents_session_answers(memory: InMemoryStore) -> None:
+    helper = refold.Agent(
+        config=refold.AgentConfig(model="m"),
+        provider=refold.ScriptedProvider([refold.use("parcel", {}), refold.say("sent")]),
+        tools=[parcel],
+        name="helper",
+    )
+    script = refold.use("helper", {"task": "send it"}), refold.say("done")
+    async with runtime_of(memory, *script, tools=[helper.as_tool()]) as runtime:
+        session = await runtime.session("s")
+        run = await session.submit("go")
+        for answer_given in ("Ann", 7):
+            while not (found := await session.questions()):  # noqa: ASYNC110 - It is asked soon.
+                await asyncio.sleep(0)
+            assert found[0].session != session.id
+            assert await session.questions(below=False) == []
+            await session.answer(found[0], answer_given)
+        assert (await run.result()).text == "done"

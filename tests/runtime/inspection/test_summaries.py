@@ -89,6 +89,18 @@ def responded(**fields: object) -> ev.ModelResponded:
         (ev.ToolCallFailed(call=CALL, kind="timeout", content=TEXT), "call_6_0 (timeout): hello"),
         (ev.SessionDescribed(user="anna", metadata={"plan": "pro"}), "user anna, plan=pro"),
         (ev.SessionDescribed(metadata={"plan": "pro"}), "no user, plan=pro"),
+        (
+            ev.QuestionAsked(run=RUN, call=CALL, number=1, question="Which?", answer_schema={}),
+            "call_6_0.1 asks: Which?",
+        ),
+        (
+            ev.QuestionAsked(
+                run=RUN, call=CALL, number=1, question="it", answer_schema={}, gives_result=True, expires_at=0
+            ),
+            "call_6_0.1 waits for its result: it (until 1970-01-01 00:00:00.000Z)",
+        ),
+        (ev.QuestionAnswered(call=CALL, number=1, answer={"a": "\n"}), 'call_6_0.1: {"a":"\\n"}'),
+        (ev.QuestionAnswered(call=CALL, number=1, error="late"), "call_6_0.1: (no answer) late"),
         (ev.ToolCallWaiting(call=CALL, waits=True), "call_6_0 waits for a person"),
         (ev.ToolCallWaiting(call=CALL, waits=False), "call_6_0 goes on"),
         (ev.ToolResultLate(call=CALL, content=TEXT), "call_6_0 had ended when this came: hello"),

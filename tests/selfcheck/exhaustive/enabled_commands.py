@@ -227,6 +227,8 @@ class EnabledCommands:
         for call, seen in observed.calls.items():
             yield Move(commands.RecordToolResult(call=call, content=DONE), seen.running)
             yield Move(commands.RecordToolResult(call=call, content=(), kind="permanent"), seen.running)
+            if self._scope.questions:
+                yield from self._questions(observed, call, seen)
             if self._scope.waits:
                 for waits in (True, False):
                     yield Move(
@@ -246,8 +248,30 @@ class EnabledCommands:
             yield Move(commands.RecordToolResult(call=observed.closed_call, content=DONE))
             yield Move(commands.RecordToolResult(call=observed.closed_call, content=(), kind="permanent"))
         yield Move(commands.RecordToolResult(call=FOREIGN_CALL, content=DONE), foreign=True)
+        if self._scope.questions:
+            question = commands.RecordQuestion(call=FOREIGN_CALL, number=1, question="?", answer_schema={})
+            yield Move(question, foreign=True)
+            yield Move(commands.AnswerQuestion(call=FOREIGN_CALL, answer="x"), foreign=True)
         if self._scope.waits:
             yield Move(commands.RecordCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
+
+    def _questions(self, observed: ObservedSession, call: ToolCallId, seen: ObservedCall) -> Iterator[Move]:
+        """Yield questions, answers to them, in time or not, and what was told before."""
+        question = commands.RecordQuestion(
+            call=call, number=seen.questions + 1, question="?", answer_schema={}, expires_at=AT
+        )
+        if seen.questions < self._scope.questions:
+            yield Move(question, seen.running)
+            yield Move(msgspec.structs.replace(question, gives_result=True), seen.running)
+        if seen.questions:
+            yield Move(msgspec.structs.replace(question, number=seen.questions), known=True)
+            yield Move(commands.AnswerQuestion(call=call, number=seen.questions + 1, answer="x"))
+        answer = commands.AnswerQuestion(call=call, number=seen.questions or None, answer="x")
+        yield Move(answer, bool(seen.asked))
+        yield Move(msgspec.structs.replace(answer, answer=None, error="no"), bool(seen.asked))
+        if seen.asked:
+            goes_on = all(not run.parked for run in observed.runs.values())
+            yield Move(commands.RecordTimer(timer=f"expiry:{seen.asked}"), goes_on)
 
     def _attempts(self, observed: ObservedSession, call: ToolCallId, seen: ObservedCall) -> Iterator[Move]:
         """Yield failures that may pass, what was told before, and the times of further attempts."""

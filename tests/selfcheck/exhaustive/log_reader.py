@@ -59,6 +59,16 @@ class ObservedCall(msgspec.Struct, omit_defaults=True):
     tool_present: bool = True
     """The process that resumed its run has the tool."""
     answered: bool = False
+    questions: int = 0
+    """How many it has asked."""
+    asked: int = 0
+    """Version of the QuestionAsked that nothing has answered; 0 = none."""
+    gives_result: bool = False
+    """What answers that is its result."""
+    given: bool = False
+    """It has been answered, and has not started again."""
+    error: bool = False
+    """With an error."""
 
 
 class ObservedRun(msgspec.Struct, omit_defaults=True):
@@ -198,7 +208,7 @@ class ObservedSession(msgspec.Struct, omit_defaults=True):
         name = self.open_run
         if name is None:
             return False
-        awaiting = any(call.approval == "waits" or call.waiting for call in self.calls.values())
+        awaiting = any(call.approval == "waits" or call.waiting or call.asked for call in self.calls.values())
         at_work = any((call.running and not call.waiting) or call.retry_at for call in self.calls.values())
         return self.runs[name].parked or self.awaits_step or (awaiting and not at_work)
 
@@ -256,6 +266,8 @@ def read(observed: ObservedSession, event: ev.SessionEvent, configuration: Agent
             | ev.ToolApprovalDecided()
             | ev.ToolCallStarted()
             | ev.ToolCallWaiting()
+            | ev.QuestionAsked()
+            | ev.QuestionAnswered()
             | ev.ToolAttemptFailed()
             | ev.ToolCallCompleted()
             | ev.ToolCallFailed()
@@ -438,6 +450,8 @@ def _read_call(
     | ev.ToolApprovalDecided
     | ev.ToolCallStarted
     | ev.ToolCallWaiting
+    | ev.QuestionAsked
+    | ev.QuestionAnswered
     | ev.ToolAttemptFailed
     | ev.ToolCallCompleted
     | ev.ToolCallFailed,
@@ -453,8 +467,16 @@ def _read_call(
             _read_key(observed, event.key, "decide", (event.call, event.allowed, event.always))
         case ev.ToolCallStarted():
             call.started, call.running, call.survivor, call.due = observed.version, True, False, False
+            call.given = False
         case ev.ToolCallWaiting():
             call.waiting = event.waits
+        case ev.QuestionAsked():
+            call.running, call.survivor, call.waiting = False, False, False
+            call.questions, call.asked, call.gives_result = event.number, observed.version, event.gives_result
+            if (name := observed.open_run) is not None:
+                observed.runs[name].resumes = 0
+        case ev.QuestionAnswered():
+            call.asked, call.given, call.error = 0, True, event.error is not None
         case ev.ToolAttemptFailed():
             call.attempts += 1
             call.running, call.survivor, call.waiting = False, False, False
@@ -464,6 +486,7 @@ def _read_call(
             call.answered, call.running, call.survivor, call.waiting = True, False, False, False
             call.approval, call.requested, call.expires_at = "", 0, None
             call.attempts, call.retry, call.retry_at, call.due = 0, 0, None, False
+            call.questions, call.asked, call.gives_result, call.given, call.error = 0, 0, False, False, False
             if (name := observed.open_run) is not None:
                 _read_result(observed.runs[name], event)
             if all(other.answered for other in observed.calls.values()):

@@ -18,6 +18,7 @@ from refold.events.session import events as ev
 from tests.selfcheck.exhaustive.history_delta import HistoryDelta, told
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession, read, written
 from tests.selfcheck.exhaustive.rules import Finding, Rule
+from tests.selfcheck.exhaustive.scope import AT
 
 Work: TypeAlias = tuple[int, int, int | None]
 """Versions of the event and of the input that an effect goes back to, and until when it waits."""
@@ -138,12 +139,23 @@ class Properties:
                 self._judge_decided_as_well(observed, call, event, stimulus)
             case ev.ToolCallStarted(run=run, call=call):
                 finishing = observed.runs.get(run, ObservedRun()).finishing
-                self._expect("FINISH", not finishing or event.attempt > 1, f"{call} begins, a tool has ended {run}")
+                again = event.attempt > 1 or (call in observed.calls and observed.calls[call].given)
+                self._expect("FINISH", not finishing or again, f"{call} begins, a tool has ended {run}")
                 self._expect_not_parked(observed.runs.get(run, ObservedRun()), call)
                 if (known := observed.calls.get(call)) is not None:
                     said = f"attempt {event.attempt} at {call} starts after {known.attempts} failed ones"
                     self._expect("RETRY", event.attempt == known.attempts + 1, said)
                     self._judge_start(observed, call, known)
+            case ev.QuestionAsked(call=call, number=number):
+                known = observed.calls.get(call, ObservedCall("", "", "act", "once"))
+                fits = is_stimulus and known.running and number == known.questions + 1
+                self._expect("ANSWERS", fits, f"{call} asks question {number} after {known.questions}")
+            case ev.QuestionAnswered(call=call, number=number):
+                known = observed.calls.get(call, ObservedCall("", "", "act", "once"))
+                fits = known.asked > 0 and number == known.questions
+                in_time = type(stimulus) is ev.TimerFired and stimulus.timer == f"expiry:{known.asked}"
+                fits = fits and event.expired == in_time == (not is_stimulus)
+                self._expect("ANSWERS", fits, f"question {number} of {call} is answered by {stimulus}")
             case ev.ToolAttemptFailed(call=call, attempt=attempt):
                 known = observed.calls.get(call, ObservedCall("", "", "act", "once"))
                 fits = is_stimulus and known.running and attempt == known.attempts + 1
@@ -198,13 +210,15 @@ class Properties:
         self._expect("APPROVAL", approved and call.refused_as is None, f"{name} must not run and starts")
         others = list(observed.calls.values())
         before = others[: list(observed.calls).index(name)]
-        in_order = all(other.running or other.answered or other.retry_at for other in before)
+        in_order = all(other.running or other.answered or other.retry_at or other.asked for other in before)
         beside = [other.tier for other in others if other.running]
         alone = not beside or {call.tier, *beside} == {"observe"}
         self._expect("TIERS", in_order and alone, f"{name} ({call.tier}) starts out of order or beside {beside}")
         if (run := observed.runs.get(observed.open_run or RunId(""))) is not None:
             self._expect("BUDGET", not self._is_overspent(run), f"{name} starts though the budget is spent")
-        if call.attempts:
+        if call.given:
+            self._expect("ANSWERS", not call.gives_result, f"{name} starts again, and what it asked was its result")
+        elif call.attempts:
             self._expect("RETRY", call.due, f"{name} starts again before the time of its next attempt")
         elif call.started:
             self._expect("ONCE", call.approval == "allowed", f"{name} starts again without a new approval")
@@ -220,6 +234,10 @@ class Properties:
             self._expect(
                 "RETRY", told and spent, f"{event} after {call.attempts} failed attempts, the last: {stimulus}"
             )
+            return
+        if call.given and call.gives_result:
+            fits = call.error and (event.kind == "timeout") == (type(stimulus) is ev.TimerFired)
+            self._expect("ANSWERS", fits, f"{event.call} fails with {event.kind} after {stimulus}")
             return
         match event.kind:
             case "crashed" if run.finishing and not call.running:
@@ -332,7 +350,9 @@ class Properties:
         if any(run.parked for run in observed.runs.values()):
             return  # What it has left open is settled when it goes on.
         for name, call in observed.calls.items():
-            pauses = call.attempts > 0 and not call.running and not call.answered
+            pauses = call.attempts > 0 and not call.running and not call.answered and not call.asked
+            settled = not call.given or not call.gives_result or call.answered
+            self._expect("ANSWERS", settled, f"{name} has been given its result and is open")
             self._expect("RETRY", not pauses or call.retry_at is not None, f"{name} is not tried again, nor answered")
             if call.approval == "denied" or call.refused_as is not None:
                 self._expect("APPROVAL", call.answered, f"{name} must not run and is left open")
@@ -345,7 +365,7 @@ class Properties:
         self._expect("RECOVERY", not self._is_failing(run), f"{name} goes on after {run.breakages} breakages in a row")
         if run.finishing and not run.parked:
             calls = observed.calls.items()
-            left = [call for call, seen in calls if not (seen.running or seen.answered or seen.retry_at)]
+            left = [call for call, seen in calls if not (seen.running or seen.answered or seen.retry_at or seen.asked)]
             self._expect("FINISH", bool(observed.calls) and not left, f"{name} is ended by a tool and goes on: {left}")
 
 
@@ -380,7 +400,11 @@ def _work(observed: ObservedSession) -> dict[str, Work]:
     for call, seen in observed.calls.items():
         if seen.running:
             attempt = f":{seen.attempts + 1}" if seen.attempts else ""
+            attempt += f".{seen.questions}" if seen.questions else ""
             work[f"tool:{call}{attempt}"] = (seen.started, run.input, None)
+        if seen.asked:
+            work[f"answer:{seen.asked}"] = (seen.asked, run.input, None)
+            work[f"expiry:{seen.asked}"] = (seen.asked, run.input, AT)
         if seen.retry_at is not None:
             work[f"retry:{seen.retry}"] = (seen.retry, run.input, seen.retry_at)
         if seen.approval == "waits":

@@ -12,7 +12,7 @@ Rule: TypeAlias = (
     Invariant
     | Literal["INV5", "INV6", "INV7"]
     | Literal["HISTORY", "TIERS", "APPROVAL", "ONCE", "KINDS", "OUTCOME", "FINISH", "RECOVERY", "BUDGET", "TURNS"]
-    | Literal["STEPS", "RETRY", "PARKED", "SCHEDULE", "KEYS", "TOTAL", "LIVE"]
+    | Literal["STEPS", "RETRY", "ANSWERS", "PARKED", "SCHEDULE", "KEYS", "TOTAL", "LIVE"]
 )
 """The name of a rule."""
 
@@ -28,6 +28,7 @@ RULES: dict[Rule, str] = {
     "HISTORY": "a batch adds to the history what it says: inputs that are shown, answers, results, and nothing else",
     "TIERS": "calls start in order; only observing calls run beside each other",
     "APPROVAL": "what needs approval runs only after one, its own or one for always; what is denied or refused never",
+    "ANSWERS": "each question is answered once; the call then starts again, or has its result",
     "ONCE": "no `once` call runs again without a new approval; other calls only where their tool exists",
     "KINDS": "a result that we make up has the kind and the words of what happened",
     "OUTCOME": "a run ends as what ended it says: answer, failure, timeout, cancel",

@@ -127,6 +127,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Guardrails may trip on inputs and on answers."""
     refuses: bool = False
     """The provider refuses requests for what they hold."""
+    questions: int = 0
+    """Most questions that one call asks; what is asked may be the call's result, and has a time."""
     waits: bool = False
     """The work of a call may wait for a person in another session."""
     rejects: bool = False

@@ -39,6 +39,7 @@ SCOPE = Scope(
     guards=True,
     hands_off=True,
     waits=True,
+    questions=1,
     describes=True,
 )
 

@@ -21,7 +21,7 @@ from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.react import AskPerson, CallModel, RunTool, pending
-from refold.events.session.state import SessionState, awaits_step, content_digest
+from refold.events.session.state import SessionState, awaits_step, calls_awaiting_answer, content_digest
 from tests.selfcheck.exhaustive.canonical_state import canonical_key
 from tests.selfcheck.exhaustive.enabled_commands import DONE, TOOL_NAMES, Move, final_answer
 from tests.selfcheck.exhaustive.log_reader import ObservedKey, ObservedSession, written
@@ -231,6 +231,9 @@ def ordinary_command(state: SessionState) -> commands.SessionCommand | None:
     for effect in effects:
         if isinstance(effect, AskPerson):
             return commands.DecideApproval(call=effect.call, allowed=False)
+        if effect.key.startswith("answer:"):
+            call = calls_awaiting_answer(state)[0]
+            return commands.AnswerQuestion(call=call.id, number=len(call.answers) + 1, answer="x")
         if isinstance(effect, WaitUntil) and effect.key.partition(":")[0] in ("retry", "input"):
             return commands.RecordTimer(timer=effect.key)
     return commands.AllowTurn() if state.run is not None and awaits_step(state.run) else None
