@@ -3,19 +3,22 @@
     python examples/many_workers.py [WORKERS]
     echo alice req-1 Hello | nc 127.0.0.1 PORT       # a session, a key, and what is said
 
-One worker owns the log and runs the agents, the others send through it. When the owner dies, killed in the middle of a
-run or not, the next worker owns the log, and its open runs go on. A client that lost its connection sends the same line
-again: the key makes it the same run. Workers of gunicorn or uvicorn do the same: `serve` is what they run at startup,
-and `answer` is what their handlers do.
+All workers run the same program. One of them owns the log and runs the agents, the others reach it through that one.
+When the owner dies, killed in the middle of a run or not, another worker owns the log, and its open runs go on; who
+waits for one in another worker waits on. A client that lost its connection sends the same line again: the key makes it
+the same run. Workers of gunicorn or uvicorn do the same: `async with AgentRuntime(..., share=True)` in their lifespan.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
 import sys
+from contextlib import closing, suppress
+from functools import partial
 
-from refold import Agent, AgentConfig, AgentRuntime, CommandRejected, ModelRequest, RunResult, ScriptedProvider, connect
+from refold import ActorStopped, Agent, AgentConfig, AgentRuntime, CommandRejected, ModelRequest, ScriptedProvider
 
 LOG = "workers.db"
 
@@ -28,43 +31,35 @@ def reply(request: ModelRequest) -> str:
 agent = Agent(name="greeter", config=AgentConfig(model="scripted"), provider=ScriptedProvider([reply] * 10_000))
 
 
-async def answer(session: str, key: str, text: str) -> str:
+async def answer(runtime: AgentRuntime, session: str, key: str, text: str) -> str:
     """Send an input, in whichever worker this is, and return what its run came to."""
     try:
-        result = await connect(LOG).session(session).send(text, key=key, wait_s=30)
+        return (await (await runtime.session(session)).send(text, key=key)).text
     except CommandRejected as error:
         return f"refused: {error}"
-    return result.output if isinstance(result, RunResult) else f"accepted, and {result.why}"
 
 
-async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer the lines of one client, until an empty one."""
-    while line := (await reader.readline()).decode(errors="replace").strip():
-        match line.split(maxsplit=2):
-            case [session, key, text]:
-                answered = await answer(session, key, text)
-            case _:
-                answered = "refused: a line is a session, a key, and what is said"
-        writer.write(f"{answered}\n".encode())
-    writer.close()
+async def handle(runtime: AgentRuntime, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the lines of one client, until an empty one, or the worker ends."""
+    with closing(writer), suppress(ActorStopped):
+        while line := (await reader.readline()).decode(errors="replace").strip():
+            match line.split(maxsplit=2):
+                case [session, key, text]:
+                    answered = await answer(runtime, session, key, text)
+                case _:
+                    answered = "refused: a line is a session, a key, and what is said"
+            writer.write(f"{answered}\n".encode())
 
 
 async def serve(listener: socket.socket) -> None:
-    """Serve until the signal to end; own the log as soon as no other worker does."""
+    """Serve until the signal to end."""
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
-    async with await asyncio.start_server(handle, sock=listener):
-        owning = asyncio.create_task(own_the_log())
+    async with (
+        AgentRuntime(agent, log=LOG, share=True) as runtime,
+        await asyncio.start_server(partial(handle, runtime), sock=listener),
+    ):
         await ending.wait()
-        owning.cancel()
-        await asyncio.wait([owning])
-
-
-async def own_the_log() -> None:
-    """Wait for the log, then run what is asked of its sessions; at the end, leave what is open to the next owner."""
-    async with AgentRuntime(agent, log=LOG, wait_for_log_s=1e8):
-        print(f"worker {os.getpid()} owns the log", flush=True)
-        await asyncio.Event().wait()
 
 
 def fork_worker(listener: socket.socket) -> int:
@@ -84,6 +79,7 @@ def end(number: int, frame: object) -> None:
 
 def main() -> None:
     """Listen, fork the workers, and let another one begin wherever one dies, until the signal to end or Ctrl-C."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")  # It tells who owns the log.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, end)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -207,6 +207,8 @@ class Lifecycle:
             raise
 
     async def _own(self, context: RuntimeContext) -> None:
+        if self._settings.share:
+            log.info("process %d owns the log %s", os.getpid(), context.store.name)
         await self._opened.open(self._dependencies, context.system)
         await self._start(context)
 
@@ -241,7 +243,6 @@ class Lifecycle:
             if self._former_guest is not None:
                 raise ConfigError("other code cancelled it")
             store = await guest.owned()
-            log.info("process %d owns the log %s now", os.getpid(), store.name)
             self._former_guest = guest
             await guest.taken_over(store)
             self.event_bus.begin_life()

@@ -24,7 +24,7 @@ class Server:
         self.port = int(read_until(process, "port ").split()[1])
 
     def next_owner(self) -> int:
-        return int(read_until(self.process, "worker ").split()[1])
+        return int(read_until(self.process, "process ").split()[1])
 
     def ask(self, line: str) -> str:
         """Say a line, again wherever the connection or its worker is lost, and return the answer."""
