@@ -2,9 +2,9 @@
 
 Run: python -P benchmarks/shared_log.py [rounds]
 
-The owner and a guest are two processes of one program with `share=True`; the third one uses `connect`. Each sends inputs
-to a session of its own, one after another, to a model that answers at once; durable FULL. The medians of all rounds are
-told, and how many times the owner's they are.
+The owner and a guest are two processes of one program with `share=True`; the third one uses `connect`. Each sends
+inputs to a session of its own, one after another, to a model that answers at once; durable FULL. The medians of all
+rounds are told, and how many times the owner's they are.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ async def measure(rounds: int) -> None:
         async with runtime_on(log) as runtime:
             session = await runtime.session("owner")
             await session.send("hello")
-            others = {role: await begun(log, role) for role in ("guest", "connect")}
+            others = {role: await asyncio.to_thread(begun, log, role) for role in ("guest", "connect")}
             times: dict[str, list[float]] = {"owner": [], "guest": [], "connect": []}
             for _ in range(rounds):
                 times["owner"] += await times_of(session.send)
@@ -74,10 +74,10 @@ async def measure(rounds: int) -> None:
         print(f"{role:8} {median:7.1f} ms  {median / owner:5.2f} times the owner's")
 
 
-async def begun(log: Path, role: str) -> "subprocess.Popen[str]":
+def begun(log: Path, role: str) -> "subprocess.Popen[str]":
     line = [sys.executable, "-P", __file__, str(log), role]
     process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    await asyncio.to_thread(said_by, process, "")
+    said_by(process, "")
     return process
 
 

@@ -35,6 +35,7 @@ from refold.remote.frames import (
     FRAME_BYTES_MAX,
     LENGTH,
     Answered,
+    Attend,
     Durable,
     Frame,
     FromPeer,
@@ -42,6 +43,7 @@ from refold.remote.frames import (
     Hello,
     Look,
     Noted,
+    Piece,
     Report,
     address_of,
     bell_path,
@@ -145,8 +147,15 @@ class Bell:
         return user in trusted_users(self.log, writing=True) and len(self._peers) < PEERS_MAX
 
     def welcome(self, peer: "_Peer") -> None:
+        """Begin to tell a peer what happens."""
         self._flush()
         self._peers[peer] = None
+        peer.write(encoded([Hello(self._owner, self.position)]))
+
+    def attend(self, peer: "_Peer") -> None:
+        """Tell a peer of answers too, first what there is of them."""
+        self._flush()
+        peer.attends = True
         frames: list[Frame] = [Hello(self._owner, self.position)]
         for answer in self._answers():
             for streamed in answer.after(0):
@@ -222,15 +231,18 @@ class Bell:
         told, self._told = self._told, []
         if not told:
             return
-        data = encoded(told)
+        everything = encoded(told)
+        little = encoded([each for each in told if not isinstance(each, Piece | Report)])
         for peer in list(self._peers):
-            peer.write(data)
+            peer.write(everything if peer.attends else little)
 
 
 class _Peer(asyncio.Protocol):
     """Another process, at the owner's end."""
 
     def __init__(self, bell: Bell) -> None:
+        self.attends = False
+        """Whether it is told of pieces of answers."""
         self._bell = bell
         self._transport: asyncio.Transport | None = None
         self._came = bytearray()
@@ -260,10 +272,13 @@ class _Peer(asyncio.Protocol):
             if (said := self._next()) is None:
                 self._transport.resume_reading()
                 return
-            if isinstance(said, Look):
-                self._bell.rung()
-            else:
-                self._give(said)
+            match said:
+                case Look():
+                    self._bell.rung()
+                case Attend():
+                    self._bell.attend(self)
+                case Give():
+                    self._give(said)
         if not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()

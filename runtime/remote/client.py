@@ -17,6 +17,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -28,7 +29,7 @@ from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.kernel.supervision import Background
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
-from refold.events.core.ids import RunId, SessionId, stream_name
+from refold.events.core.ids import RunId, SessionId, checked_identifier, stream_name
 from refold.events.core.pure_core import Plan, Recorded, evolve_all, noted, plan
 from refold.events.core.records import EncodedBatch
 from refold.events.model.payloads import recordable, without_secrets
@@ -41,7 +42,8 @@ from refold.inspection.log_reading import Batches, opened, session_head, tombsto
 from refold.keeping.deletion import OwnedLog, delete_from
 from refold.lineage.fork import ForkedLog, fork_session
 from refold.providers.http.secrets import redaction_of_environment
-from refold.remote.follow import POLL_S, Alarm, Changes
+from refold.remote.follow import POLL_S, Changes
+from refold.remote.listener import Alarm, Ears, listening
 from refold.remote.protocol import (
     NEEDS_RUNTIME,
     Done,
@@ -57,9 +59,12 @@ from refold.remote.protocol import (
     InboxSend,
     Refused,
     SessionRow,
+    decoded_outcome,
     described_by,
+    encoded_command,
     key_in_session,
     named_content,
+    required_key,
     session_command,
 )
 from refold.sessions.access import question_of, require_answer, require_unredacted
@@ -146,10 +151,37 @@ async def give(
                     raise ConfigError(f"{error}; `refold send --new` begins one") from None
                 raise
     sqlite_file.look_at(sqlite_file.absolute(log))  # A symbolic link would have its inbox beside itself.
-    entry = await inbox.put(session, command, key if key is not None else uuid.uuid4().hex)
-    if entry.outcome is not None:
-        return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
-    return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
+    key = key if key is not None else uuid.uuid4().hex
+    async with listening(sqlite_file.absolute(log), clock, partial(stir_watches, inbox.file.path)) as ears:
+        if _owner_of(log) is not None:
+            outcome = await _given_to_owner(ears, session, command, key, timeout_s, clock)
+            if outcome is not None:
+                return Given(session=SessionId(session), key=key, outcome=outcome)
+        entry = await inbox.put(session, command, key)
+        ears.ring()
+        if entry.outcome is not None:
+            return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
+        return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
+
+
+async def _given_to_owner(
+    ears: Ears, session: str, command: InboxCommand, key: str, timeout_s: float, clock: Clock
+) -> InboxOutcome | None:
+    """Return what came of a command that the owner was given directly; None = it goes into the inbox.
+
+    Raises:
+        CommandRejected: the key, or what the command says, cannot be.
+        ConfigError: the session's name cannot be one.
+    """
+    checked_identifier(session, "session id")
+    giving = asyncio.ensure_future(ears.give(session, required_key(key), encoded_command(command)))
+    timer = clock.call_later(timeout_s, giving.cancel)
+    try:
+        await asyncio.wait([giving])
+        return None if giving.cancelled() else decoded_outcome(giving.result())
+    finally:
+        timer.cancel()
+        giving.cancel()
 
 
 async def has_begun(store: EventStore, inbox: Inbox, session: str) -> bool:

@@ -4,7 +4,6 @@ The log is opened for reading only. The rule: a caller who waits learns why ther
 waits for a person, or no runtime owns the log.
 """
 
-import asyncio
 import math
 import os
 from collections.abc import AsyncGenerator, Callable
@@ -23,9 +22,11 @@ from refold.inspection.log_reading import EVENTS_PER_PAGE, opened, tombstone_of
 from refold.inspection.session_view import status_of
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
+from refold.remote.listener import Alarm, listening
 from refold.sessions.outcome import RunResult, result_of
 from refold.sessions.sent_input import RunEvents
 from refold.stores.event_store import EventStore
+from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.ownership import log_owner
 
 POLL_S: Final = 0.1
@@ -71,42 +72,6 @@ class Changes:
         return due
 
 
-class Alarm:
-    """A pause that may be ended early, for one task that waits.
-
-    Args:
-        clock: times it.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._rung = False
-        self._waiting: asyncio.Future[None] | None = None
-
-    def ring(self) -> None:
-        """End the pause, or the next one."""
-        self._rung = True
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        """Return after so long, or as soon as it rings."""
-        if not self._rung:
-            waiting = self._waiting = asyncio.get_running_loop().create_future()
-
-            def over() -> None:
-                if not waiting.done():
-                    waiting.set_result(None)
-
-            timer = self._clock.call_later(seconds, over)
-            try:
-                await waiting
-            finally:
-                timer.cancel()
-                self._waiting = None
-        self._rung = False
-
-
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     """Why the end of a run is not awaited any longer."""
 
@@ -148,7 +113,8 @@ async def follow_run(
     state, events = SESSION_CORE.initial(), RunEvents(run)
     stream = stream_name(SESSION_KIND, session)
     changes = Changes(lambda: signatures(log), clock, LOOK_ANYWAY_S)
-    async with opened(log) as store:
+    news = Alarm(clock)
+    async with opened(log) as store, listening(absolute(log), clock, news.ring):
         while True:
             page: list[StoredEvent] = []
             if changes.are_due():
@@ -179,7 +145,8 @@ async def follow_run(
                         return Stuck(why=f"no runtime owns the log{any_more}; {run} goes on when one does")
             if now_s >= until_s:
                 return Stuck(why=f"{run} has not ended yet")
-            await clock.sleep(POLL_S)
+            if await news.wait(POLL_S):
+                changes.expect()
 
 
 async def follow_session(
@@ -191,16 +158,17 @@ async def follow_session(
         CommandRejected: it was deleted.
         PersistenceError: the log cannot be read.
     """
-    stream = stream_name(SESSION_KIND, session)
-    while True:
-        page = await read_recorded(store, stream, after_version=version, limit=EVENTS_PER_PAGE)
-        for recorded in page:
-            yield recorded
-            version = recorded.version
-        if not page:
-            if await tombstone_of(store, stream) is not None:
-                raise CommandRejected(f"session {session!r} was deleted")
-            await clock.sleep(POLL_S)
+    stream, news = stream_name(SESSION_KIND, session), Alarm(clock)
+    async with listening(absolute(store.name), clock, news.ring):
+        while True:
+            page = await read_recorded(store, stream, after_version=version, limit=EVENTS_PER_PAGE)
+            for recorded in page:
+                yield recorded
+                version = recorded.version
+            if not page:
+                if await tombstone_of(store, stream) is not None:
+                    raise CommandRejected(f"session {session!r} was deleted")
+                await news.wait(POLL_S)
 
 
 def signatures(log: str | os.PathLike[str]) -> list[tuple[int, int, int] | None]:

@@ -38,7 +38,7 @@ _TEXT_MAX: Final = 64 * 1024
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """The first word of an owner; pieces of all answers that are streamed now follow."""
+    """The first word of an owner, and once more where a peer attends; then the answers that are streamed now follow."""
 
     owner: str
     """Names this life of the owner."""
@@ -113,6 +113,10 @@ class Look(msgspec.Struct, frozen=True, array_like=True, tag="look", forbid_unkn
     """A command was put into the inbox."""
 
 
+class Attend(msgspec.Struct, frozen=True, array_like=True, tag="attend", forbid_unknown_fields=True):
+    """Tell this peer pieces of answers and reports of tools too, and first what there is of answers."""
+
+
 class Give(msgspec.Struct, frozen=True, array_like=True, tag="give", forbid_unknown_fields=True):
     """Perform a command; it may be in the log already."""
 
@@ -124,7 +128,7 @@ class Give(msgspec.Struct, frozen=True, array_like=True, tag="give", forbid_unkn
     """As in the inbox."""
 
 
-FromPeer: TypeAlias = Look | Give
+FromPeer: TypeAlias = Look | Attend | Give
 """What another process says."""
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=repr)

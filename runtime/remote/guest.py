@@ -45,9 +45,9 @@ from refold.publishing.event_bus import EventBus
 from refold.publishing.notifications import Progressed, Streamed
 from refold.publishing.subscription import ANSWER_OVER, read_recorded
 from refold.remote.client import outcome_within, stir_watches
-from refold.remote.follow import LOOK_ANYWAY_S, POLL_S, Alarm, Changes, signatures
+from refold.remote.follow import LOOK_ANYWAY_S, POLL_S, Changes, signatures
 from refold.remote.frames import Durable, Frame, Hello, Noted, Piece, Report
-from refold.remote.listener import Listener
+from refold.remote.listener import Alarm, Listener
 from refold.remote.protocol import (
     Done,
     Inbox,
@@ -123,7 +123,7 @@ class Guest:
         self._changes = Changes(lambda: signatures(self.log), self._clock, LOOK_ANYWAY_S)
         self._alarm = Alarm(self._clock)
         self._gone = Alarm(self._clock)
-        self._listener = Listener(self.log, self._clock, self._hear, self._lost)
+        self._listener = Listener(self.log, self._clock, self._hear, self._lost, attends=True)
         self._insisting: set[Background] = set()
         self._complaint = ""
         self._work = [

@@ -7,17 +7,21 @@ import asyncio
 import logging
 import socket
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.supervision import Background
 from refold.events.core.errors import PersistenceError
 from refold.remote.frames import (
     FRAME_BYTES_MAX,
     Answered,
+    Attend,
     Frame,
     Give,
     Hello,
@@ -42,6 +46,43 @@ HELLO_S: Final = 2.0
 """How long an owner may take for its first word; one that was stopped takes longer."""
 
 
+class Alarm:
+    """A pause that may be ended early, for one task that waits.
+
+    Args:
+        clock: times it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rung = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """End the pause, or the next one."""
+        self._rung = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self, seconds: float) -> bool:
+        """Return after so long, or as soon as it rings, and whether it did."""
+        if not self._rung:
+            waiting = self._waiting = asyncio.get_running_loop().create_future()
+
+            def over() -> None:
+                if not waiting.done():
+                    waiting.set_result(None)
+
+            timer = self._clock.call_later(seconds, over)
+            try:
+                await waiting
+            finally:
+                timer.cancel()
+                self._waiting = None
+        rung, self._rung = self._rung, False
+        return rung
+
+
 class Listener:
     """The end of another process: hears what the owner tells, in order, and rings.
 
@@ -50,11 +91,21 @@ class Listener:
         clock: times the attempts to reach an owner.
         hear: awaited with each frame.
         lost: called when the bell was heard, and is not any more.
+        attends: hear of pieces of answers too.
     """
 
     def __init__(
-        self, path: Path, clock: Clock, hear: Callable[[Frame], Awaitable[None]], lost: Callable[[], object]
+        self,
+        path: Path,
+        clock: Clock,
+        hear: Callable[[Frame], Awaitable[None]],
+        lost: Callable[[], object],
+        *,
+        attends: bool,
     ) -> None:
+        self.tried = asyncio.Event()
+        """Set once it is known whether there is an owner that can be heard."""
+        self._attends = attends
         self._log = path
         self._clock = clock
         self._hear = hear
@@ -102,6 +153,7 @@ class Listener:
                 ):
                     self._complaint = str(error)
                     log.warning("the bell of %s cannot be heard: %s", self._log, error)
+            self.tried.set()
             await self._clock.sleep(TRY_AGAIN_S)
 
     async def _listen_once(self) -> None:
@@ -111,7 +163,10 @@ class Listener:
                 hello = await read_frame(reader)
             if not isinstance(hello, Hello):
                 raise EOFError
+            if self._attends:
+                writer.write(encoded([Attend()]))
             self._writer = writer
+            self.tried.set()
             await self._hear(hello)
             while True:
                 frame = await read_frame(reader)
@@ -150,3 +205,55 @@ class Listener:
             bell.close()
             raise
         return bell
+
+
+class Ears:
+    """Hears for all in one event loop who wait for what the owner of one log does; see `listening`."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.told: dict[object, Callable[[], object]] = {}
+        """Called, for each who listens, when something is heard."""
+        self._listener = Listener(path, clock, self._hear, self._tell, attends=False)
+        self.work = Background(f"bell of {path.name}", self._listener.listen)
+
+    async def give(self, session: str, key: str, command: bytes) -> bytes:
+        """Give a command to the owner, and return what came of it; empty = that is not known, or there is none."""
+        await self._listener.tried.wait()
+        return await self._listener.give(session, key, command)
+
+    def ring(self) -> None:
+        """Have the owner look into the inbox."""
+        self._listener.ring()
+
+    async def _hear(self, frame: Frame) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        for tell in list(self.told.values()):
+            tell()
+
+
+_ears: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Path, int], Ears]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def listening(path: Path, clock: Clock, news: Callable[[], object]) -> AsyncGenerator[Ears]:
+    """Hear the bell of a log while the block lasts; all blocks of one event loop share a connection.
+
+    Args:
+        path: the log's absolute path.
+        clock: times the attempts to reach an owner.
+        news: called when the owner has written something, or ends.
+    """
+    every, name, place = _ears.setdefault(asyncio.get_running_loop(), {}), (path, id(clock)), object()
+    ears = every.get(name)
+    if ears is None:
+        ears = every[name] = Ears(path, clock)
+    ears.told[place] = news
+    try:
+        yield ears
+    finally:
+        del ears.told[place]
+        if not ears.told and every.get(name) is ears:
+            del every[name]
+            ears.work.end()

@@ -30,7 +30,8 @@ from refold.keeping.deletion import delete_in
 from refold.lineage.fork import fork_in
 from refold.remote.bell import Bell
 from refold.remote.client import done, stir_watches
-from refold.remote.follow import Alarm, Changes
+from refold.remote.follow import Changes
+from refold.remote.listener import Alarm
 from refold.remote.protocol import (
     Done,
     Inbox,

@@ -306,9 +306,7 @@ class Inbox:
             CommandRejected: the key was used for another command, or is none; or nobody could perform the command.
             ConfigError: the session's name cannot be one.
         """
-        if not key:
-            raise CommandRejected("a key is not empty; leave it out to have one made")
-        checked_key(key)
+        required_key(key)
         cleaned = _cleaned(command)
         if not isinstance(cleaned, InboxSetAside | InboxFork | InboxDelete):  # What that means stands in the log.
             session_command(cleaned, key)
@@ -536,6 +534,14 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
                 reason=recorded_reason(command.reason),
                 arguments=given_arguments(arguments) if arguments is not None else None,
             )
+
+
+def required_key(key: str) -> str:
+    """Return the key of a row; raise CommandRejected where it cannot be one."""
+    if not key:
+        raise CommandRejected("a key is not empty; leave it out to have one made")
+    checked_key(key)
+    return key
 
 
 def encoded_command(command: InboxCommand) -> bytes:

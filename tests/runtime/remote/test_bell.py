@@ -15,7 +15,7 @@ import pytest
 from refold import AgentRuntime, ConfigError, say
 from refold.remote import bell
 from refold.remote.bell import Bell
-from refold.remote.frames import Give, Look, address_of, bell_path
+from refold.remote.frames import Attend, Give, Look, address_of, bell_path
 from tests.runtime.remote.conftest import runtime_of
 
 
@@ -57,6 +57,7 @@ HOSTILE: dict[str, bytes] = {
     "an empty input": frame(Give(1, "s", "k", b'{"type":"send"}')),
     "unknown fields": frame(Give(1, "s", "k", b'{"type":"send","text":"hi","as":"root"}')),
     "a flood": frame(Look()) * 20_000,
+    "one that attends again and again": frame(Attend()) * 500,
     "many commands": b"".join(frame(Give(n, f"f{n}", "k", b'{"type":"cancel"}')) for n in range(300)),
 }
 
@@ -82,6 +83,7 @@ async def test_a_peer_that_reads_nothing_is_let_go_and_slows_nobody(
     log = tmp_path / "events.db"
     async with runtime_of(log, *[say("x" * 50_000)] * 40, input_bytes_max=None) as owner:
         peer = connected(log)
+        peer.send(frame(Attend()))
         session = await owner.session("s")
         for number in range(40):
             owner.event_bus.progressed(session.id, "call", "x" * 50_000)

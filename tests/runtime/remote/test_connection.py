@@ -299,7 +299,7 @@ async def test_without_a_runtime_an_input_is_recorded_and_the_wait_for_its_run_e
     assert isinstance(unfinished, refold.Unfinished)
     assert unfinished.run is not None
     assert unfinished.why == f"no runtime owns the log; {unfinished.run} goes on when one does"
-    assert 10 <= clock.monotonic_s() < 20
+    assert 10 <= clock.monotonic_s() < 40
     async with runtime_of(log):
         assert sent(await refold.connect(log).session("s").send("and now?", key="k")).run == unfinished.run
 
