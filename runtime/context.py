@@ -97,6 +97,8 @@ class RuntimeContext(msgspec.Struct, kw_only=True, eq=False):
     """Returns when the tools that were registered or removed so far are so for every input that is sent now."""
     require_open: Callable[[], None]
     """Raises ConfigError on another event loop and in a forked child, and ActorStopped once the runtime is closing."""
+    require_owner: Callable[[str], None]
+    """Raises ConfigError, with what is refused, where another process owns the shared log; else as `require_open`."""
     is_closing: Callable[[], bool]
     """Returns whether it is closed, or about to be."""
     failed_appends_of: Callable[[StreamName], int]

@@ -304,6 +304,7 @@ class Lifecycle:
             tools_of=lambda agent: (agents.main if agent is None else agents[agent]).tools,
             tools_in_force=self.tools_in_force,
             require_open=self.require_open,
+            require_owner=self.require_owner,
             is_closing=self.is_closing,
             failed_appends_of=self.metrics.failed_appends_of,
             configured_payloads=lambda: agents.configured_payloads,

@@ -78,7 +78,8 @@ class MadeFork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fork_in(context: RuntimeContext, origin: SessionId, wanted: WantedFork) -> MadeFork:
-    """Make a fork of a session in the runtime that owns the log; raises as `fork_session`."""
+    """Make a fork in the runtime that owns the log; raises as `fork_session`, and ConfigError in another one."""
+    context.require_owner("fork")
     log = ForkedLog(
         store=context.store,
         append=context.journal.append,

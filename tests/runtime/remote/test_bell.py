@@ -6,6 +6,7 @@ import socket
 import stat
 import struct
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +195,17 @@ async def test_what_would_stay_in_a_process_and_what_is_the_owners_is_refused(tm
                 await runtime.session("s", deps=1)
             with pytest.raises(ConfigError, match="deps"):
                 await (await runtime.session("s")).send("hello", deps=1)
-        for what in ("delete_user", "host"):
+        session = await guest.session("s")
+        await session.send("hello")
+        owners: dict[str, Callable[[], Any]] = {
+            "delete_user": lambda: guest.delete_user("ann"),
+            "retain": lambda: guest.retain(timedelta(1)),
+            "fork": lambda: session.fork(),
+            "host": lambda: guest.host,
+        }
+        for what, call in owners.items():
             with pytest.raises(ConfigError, match=f"{what} is for the process .* process {os.getpid()} now"):
-                _ = guest.host if what == "host" else await guest.delete_user("ann")
+                await call()
         with pytest.raises(ConfigError, match="no session"):
             await guest.session("nobody", restore=True)
         await guest.forget("s")
