@@ -75,7 +75,7 @@ def crash_image(path: Path, into: Path) -> Path:
     """Copy what a process would leave that is killed now."""
     into.mkdir()
     for file in path.parent.glob(f"{path.name}*"):
-        if file.name != f"{path.name}.lock":
+        if file.is_file() and file.name != f"{path.name}.lock":
             shutil.copy(file, into / file.name)
     return into / path.name
 

@@ -158,7 +158,8 @@ def waiting_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def copied(template: Path, log: Path) -> Path:
     for file in template.parent.iterdir():  # Of a log whose owner was killed, the WAL too.
-        shutil.copy(file, log.with_name(file.name))
+        if file.is_file():
+            shutil.copy(file, log.with_name(file.name))
     return log
 
 

@@ -43,6 +43,7 @@ NEEDED = OPENING | {
     *(
         "approval/agent",
         "approval/agent approval:N",
+        "bell of events.db",
         "count the log",
         "inbox",
         "inbox of s",

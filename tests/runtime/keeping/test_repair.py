@@ -47,7 +47,7 @@ async def made(log: Path) -> Path:
 
 
 def files(log: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in log.parent.glob(f"{log.name}*")}
+    return {path.name: path.read_bytes() for path in log.parent.glob(f"{log.name}*") if path.is_file()}
 
 
 def edit(log: Path, *statements: str) -> None:

@@ -66,7 +66,7 @@ class Damaging:
     def _copied(self, log: Path, name: str) -> Path:
         folder = self._folder / name
         folder.mkdir()
-        files = [file for file in log.parent.glob(f"{log.name}*") if not file.name.endswith((".lock", "-shm"))]
+        files = [file for file in log.parent.glob(f"{log.name}*") if not file.name.endswith((".lock", ".bell", "-shm"))]
         return laid(files, folder)
 
 

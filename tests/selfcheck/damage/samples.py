@@ -25,5 +25,5 @@ def _copied(log: Path, folder: Path) -> list[Path]:
     return [
         Path(shutil.copy(file, folder))
         for file in sorted(log.parent.glob(f"{log.name}*"))
-        if not file.name.endswith(("-shm", ".lock"))
+        if not file.name.endswith(("-shm", ".lock", ".bell"))
     ]

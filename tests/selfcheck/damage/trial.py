@@ -173,7 +173,7 @@ async def _running(
             crashed = log.parent / "crashed"
             crashed.mkdir()
             for file in log.parent.glob("events.db*"):
-                if not file.name.endswith(("-shm", ".lock")):
+                if not file.name.endswith(("-shm", ".lock", ".bell")):
                     shutil.copyfile(file, crashed / file.name)
             log = crashed / log.name
     finally:
@@ -220,7 +220,7 @@ async def verdict_on(log: Path, expected: list[Contents]) -> Verdict:
         return "reported"
     opened = log.with_name("opened")
     opened.mkdir()
-    files = [file for file in log.parent.glob("events.db*") if not file.name.endswith(("-shm", ".lock"))]
+    files = [file for file in log.parent.glob("events.db*") if not file.name.endswith(("-shm", ".lock", ".bell"))]
     if not await _can_go_on(laid(files, opened)):
         return "refused"
     return "no effect" if any(_agrees(found, one) for one in expected) else "SILENT"

@@ -29,7 +29,7 @@ def copied(log: Path, folder: Path) -> Path:
     """Copy the files of a log as they are, as a crash leaves them."""
     folder.mkdir()
     for file in log.parent.glob(f"{log.name}*"):
-        if not file.name.endswith(("-shm", ".lock")):
+        if not file.name.endswith(("-shm", ".lock", ".bell")):
             shutil.copy(file, folder)
     return folder / log.name
 
