@@ -42,6 +42,7 @@ from refold.events.model.request import applied, form_of, plain_request, prepare
 from refold.events.secrets.redaction import NOTHING_SECRET
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
+from refold.replay.admitting import admitted_otherwise
 from refold.replay.comparing import Accepts, Comparison, Mismatch, is_of_taken_out
 from refold.replay.core_replay import (
     AFTER_A_DIFFERENCE,
@@ -203,7 +204,8 @@ class AgentReplay:
         found: list[Divergence] = []
         decided: Divergence | None = None
         if batch[0].stream == self._stream and compared:
-            found = await self._user_code(batch, stimulus)
+            found = self._compared("admit", batch, admitted_otherwise(self._state, stimulus, self._comparison))
+            found += await self._user_code(batch, stimulus)
             found += self._failed
             decided = await self._decided(batch)
         elif self._decisions is not None:  # A fork's prefix is compared where it lies.

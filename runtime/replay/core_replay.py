@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from traceback import walk_tb
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
@@ -24,9 +24,10 @@ from refold.events.core.ids import StreamName, event_ref
 from refold.events.core.pure_core import Effect, PureCore, Versioned, evolve_all, keys_of, noted, replan
 from refold.events.core.records import StoredEvent
 from refold.events.model.messages import RequestReference
-from refold.events.session.events import AgentConfigured, TerminalEvent
+from refold.events.session.events import AgentConfigured, SessionEvent, TerminalEvent
 from refold.events.session.state import SessionState
 from refold.inspection.log_reading import Batches
+from refold.replay.admitting import admitted_otherwise
 from refold.replay.comparing import Accepts, Comparison, nothing_accepted
 from refold.stores.event_store import EventStore
 from refold.tools.dry_run import ACTS_KEPT, RefusedAct
@@ -37,18 +38,30 @@ E = TypeVar("E", bound=Event)
 CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
 """What today's code raises on a batch that it has no meaning for."""
 
-What = Literal["input", "guardrail", "recall", "request", "summary", "answer", "call", "result", "decision"]
+What = Literal["admit", "input", "guardrail", "recall", "request", "summary", "answer", "call", "result", "decision"]
 """What is compared at level `decide`: whether today's agent does the same with what was recorded.
 
-`input`: of what was sent, after `on_user_message`. `guardrail`: which input guardrail trips. `recall`: what of the
-memories enters a request. `request`: what a model is asked, after offer, window and `on_pre_llm`. `summary`: when a
-history is summarised, and what is asked for it. `answer`: what becomes of a model's answer by `on_post_llm`, argument
-checks, policy, output type and output guardrails. `call`: whether `on_tool_call` lets a body run. `result`: of what a
-tool gave, after `on_tool_result` and the limit of results.
+`admit`: what becomes of the commands that stimuli were made from. `input`: of what was sent, after `on_user_message`.
+`guardrail`: which input guardrail trips. `recall`: what of the memories enters a request. `request`: what a model is
+asked, after offer, window and `on_pre_llm`. `summary`: when a history is summarised, what is asked for it, and what it
+is told as. `answer`: what becomes of a model's answer by `on_post_llm`, argument checks, policy, output type and output
+guardrails. `call`: whether `on_tool_call` lets a body run. `result`: of what a tool gave, after `on_tool_result` and
+the limit of results, and what skills say.
 `decision`: what the session's core decides under today's configuration.
 """
 
-ORDER: tuple[What, ...] = ("input", "guardrail", "recall", "request", "summary", "answer", "call", "result", "decision")
+ORDER: tuple[What, ...] = (
+    "admit",
+    "input",
+    "guardrail",
+    "recall",
+    "request",
+    "summary",
+    "answer",
+    "call",
+    "result",
+    "decision",
+)
 
 REASONS_MAX = 50
 """Of each kind of comparison at most so many reasons are told apart."""
@@ -237,6 +250,8 @@ class CoreReplay(Generic[S, E]):
         self._state = core.initial()
         self._history = HistoryDigest()
         self._wanted: tuple[str, ...] = ()
+        self.admits = True
+        """Whether stimuli are compared with what `admit` makes of their commands."""
         self.core_version: int | None = None
         """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
         self.parted = False
@@ -273,6 +288,8 @@ class CoreReplay(Generic[S, E]):
         if (divergence := self._in_history(batch, stimulus)) is not None:
             return divergence
         try:
+            if (divergence := self._in_admitted(batch, stimulus)) is not None:
+                return divergence
             plan = replan(self._core, self._state, stimulus, stimulus.at)
             wanted = self._core.pending(plan.state)
             pending = noted(wanted, self._wanted)
@@ -322,6 +339,17 @@ class CoreReplay(Generic[S, E]):
             return None
         now = json_of(list(state.messages[agreed:length]))
         return self._divergence(batch, -1, "history", difference, now=now)
+
+    def _in_admitted(self, batch: Sequence[StoredEvent], stimulus: E) -> Divergence | None:
+        """Compare the stimulus of a session with what `admit` makes today of its command."""
+        state: object = self._state
+        event: object = stimulus
+        if not self.admits or not isinstance(state, SessionState):
+            return None
+        found = admitted_otherwise(state, cast("SessionEvent", event), self._comparison)
+        if found is None:
+            return None
+        return self._divergence(batch, -1, "admit", found.difference, recorded=found.recorded, now=found.now)
 
     def _in_consequences(
         self, batch: Sequence[StoredEvent], recorded: Sequence[E], now: Sequence[E]

@@ -277,6 +277,7 @@ class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
         self._first = first
         self._others = others
         self._same_prices = True
+        self.admits = False  # Commands were admitted under the recorded configuration.
 
     def _decoded(self, batch: Sequence[StoredEvent]) -> list[ev.SessionEvent]:
         return [self._in_place(event) for event in super()._decoded(batch)]

@@ -4,9 +4,9 @@
     report.raise_for_divergence()
 
 Level `fold` folds every stream: the state only. Level `core` feeds every recorded stimulus to today's `evolve`, `react`
-and `pending`, and compares the consequences and the effects in flight with the recorded ones. `admit` is not asked
-again: a stimulus is what it decided, and the commands that it decided about, or refused, are not in the log. No
-provider and no tool runs at any level, and at these two of a user's code only the cores that the caller names:
+and `pending`, and compares the consequences and the effects in flight with the recorded ones. Commands are not in the
+log: a session's are made again from their stimuli for `admit`, and other kinds' are not asked again. No provider and no
+tool runs at any level, and at these two of a user's code only the cores that the caller names:
 `await replay("books.db", kinds={"book": OrderBook})`.
 
 Level `decide` takes an agent, `await replay("events.db", agent=agent)`, and makes a dry run of what of it decides on
@@ -207,8 +207,8 @@ async def replay(
 ) -> ReplayReport:
     """Do a log again and return what was found; nothing is written.
 
-    Found is what `evolve`, `react` and `pending` do otherwise today. A change of `admit` alone is not: it would show
-    only in commands, which are not recorded.
+    Found is what `evolve`, `react` and `pending` do otherwise today, and of sessions what `admit` does with the command
+    that a recorded stimulus was made from. What it refused then is in no log.
 
     Args:
         log: path of the file, or an open store, which stays open. It may be in use.

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import msgspec
@@ -47,9 +47,11 @@ from refold import (
 )
 from refold.commands.cli import app
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.errors import DivergenceError
+from refold.events.core.errors import CommandRejected, DivergenceError
+from refold.events.session.commands import SessionCommand
 from refold.events.session.core import SESSION_CORE
 from refold.events.session.events import (
+    InputQueued,
     ModelFailed,
     ModelRequested,
     ModelResponded,
@@ -60,6 +62,7 @@ from refold.events.session.events import (
 from refold.events.session.react import CallModel, RunTool
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import MeantDifferences, ReplayReport, replay, replay_sync, write_expected
+from refold.replay.admitting import COMMANDS
 from refold.replay.core_replay import What
 from refold.stores import InMemoryStore
 
@@ -211,10 +214,10 @@ async def test_an_unchanged_agent_decides_all_of_a_session_and_of_its_childs_the
         report.raise_for_divergence()
         assert (report.level, report.diverged, missed(report), report.other_agents) == ("decide", 0, [], {})
         decided = counted(report)
-        assert {what: compared for what, (compared, _) in decided.items() if what != "decision"} == {
+        assert {what: compared for what, (compared, _) in decided.items() if what not in ("admit", "decision")} == {
             "input": 4, "recall": 6, "request": 8, "summary": 6, "answer": 8, "call": 4, "result": 4
         }  # fmt: skip
-        assert decided["decision"][0] > 20
+        assert decided["decision"][0] == decided["admit"][0] > 20
     assert len(agent.provider.requests) == asked  # type: ignore[attr-defined]
     assert len(await store.read_all(limit=1000)) == events
 
@@ -557,6 +560,40 @@ async def test_an_evolve_that_counts_otherwise_is_a_divergence_at_the_end_of_the
     assert str(report.divergence).startswith(f"session/s@{where}")
 
 
+def test_every_command_of_a_session_can_be_made_again() -> None:
+    assert set(COMMANDS.values()) == set(get_args(SessionCommand))
+
+
+@pytest.mark.parametrize("level", ["core", "decide"])
+@pytest.mark.parametrize(
+    ("kind", "changes", "where"),
+    [
+        (InputQueued, None, '3: admit: {"type":"session.input_queued.v1"'),
+        (ToolCallCompleted, {"content": ()}, '9: admit.content[0]: {"type":"text","text":"R tea seen"} -> (nothing)'),
+        (ModelResponded, {"usage": Usage()}, "25: admit.usage.input_tokens: 5 -> 0"),
+    ],
+    ids=["an input is refused", "a result is lost", "tokens are not counted"],
+)
+async def test_what_becomes_of_a_command_is_compared(
+    log: InMemoryStore, monkeypatch: pytest.MonkeyPatch, level: Any, kind: Any, changes: Any, where: str
+) -> None:
+    admit = type(SESSION_CORE).admit
+
+    def changed(state: Any, command: Any) -> Any:
+        event = admit(state, command)
+        if not isinstance(event, kind):
+            return event
+        if changes is None:
+            raise CommandRejected("no more of that")
+        return msgspec.structs.replace(event, **changes)
+
+    monkeypatch.setattr(type(SESSION_CORE), "admit", staticmethod(changed))
+    report = await replay(log, level=level, agent=office() if level == "decide" else None, session="s")
+    assert report.divergence is not None
+    assert (report.divergence.differs, str(report.divergence)[:10]) == ("admit", "session/s@")
+    assert str(report.divergence).startswith(f"session/s@{where}")
+
+
 @pytest.mark.parametrize("level", ["core", "decide"])
 @pytest.mark.parametrize(
     ("kind", "changes", "where"),
@@ -749,7 +786,7 @@ def test_the_command_names_an_agent_and_leaves_with_1_where_it_differs_or_nothin
         code, said = refold("replay", "a.db", "--agent", "manners:rude", "--json")
         report = json.loads(said)
         assert (code, report["level"], report["divergences"][0]["differs"]) == (1, "decide", "input")
-        assert report["compared"][0] == {"what": "input", "compared": 1, "differ": 1, "not_compared": []}
+        assert report["compared"][1] == {"what": "input", "compared": 1, "differ": 1, "not_compared": []}
         code, said = refold("replay", "a.db", "--agent", "manners:tidy")
         tried = "os.remove a.db, at manners.py:12 in Tidy.on_user_message (1 time, first for the input of session/s@3)"
         assert (code, tried in " ".join(said.split())) == (4, True), said

@@ -109,8 +109,8 @@ async def replay(
     goes on behind it; what FILE expects and does not occur any more is told. Exits 2 where no stream of the log is of
     a kind that --kind names. At level core the events that follow from every recorded stimulus and the effects in
     flight after it are decided again and compared with the recorded ones, field by field: evolve, react and pending.
-    What admit decided is the stimulus; commands are not recorded, so a change of admit alone shows nowhere. No model
-    and no tool runs, and of your code only the cores that --kind names.
+    Commands are not recorded; of a session they are made again from the stimuli, for admit. No model and no tool runs,
+    and of your code only the cores that --kind names.
 
     At level decide, what of --agent decides makes a dry run on what its sessions and those of its subagents recorded:
     configuration, prompt (also a function), tool schemas, offer, recall, context window, middleware, argument checks,

@@ -109,10 +109,9 @@ libc = ctypes.CDLL(None)
 libc_unlink, libc_open, libc_socket = libc.unlink, libc.open, libc.socket
 
 
-def ways_of(folder: Path, server: Server) -> dict[str, tuple[Callable[[], object], str]]:
+def ways_of(folder: Path, server: Server, before: sqlite3.Connection) -> dict[str, tuple[Callable[[], object], str]]:
     """Return ways to act, each with what is told of it."""
     file, empty, database = folder / "file.txt", folder / "empty", folder / "kept.db"
-    before = sqlite3.connect(database, check_same_thread=False)
     executor = ThreadPoolExecutor(1)
     executor.submit(int).result()
 
@@ -168,7 +167,7 @@ def test_nothing_acts_whichever_way_it_is_tried(log: InMemoryStore, tmp_path: Pa
     with sqlite3.connect(tmp_path / "kept.db") as connection:
         connection.executescript("CREATE TABLE t (n); INSERT INTO t VALUES (1)")
     before = sorted(tmp_path.iterdir())
-    for name, (act, told) in ways_of(tmp_path, server).items():
+    for name, (act, told) in ways_of(tmp_path, server, connection).items():
         for trying in (act, swallowing(act)):
             report = acting(log, trying)
             if told == "OperationalError" and trying is not act:
@@ -184,6 +183,7 @@ def test_nothing_acts_whichever_way_it_is_tried(log: InMemoryStore, tmp_path: Pa
             assert "test_shadow.py:" in first.place, (name, first)
     assert (sorted(tmp_path.iterdir()), file.read_text(), server.received()) == (before, "kept", b"")
     assert connection.execute("SELECT * FROM t").fetchall() == [(1,)]
+    connection.close()
     assert "REFOLD_TRIED" not in os.environ
 
 
