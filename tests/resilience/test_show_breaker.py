@@ -42,7 +42,9 @@ def test_it_tells_when_and_why_it_opened(log: Path) -> None:
     assert "a call succeeded" in lines[3]
     assert "2025-06-15" in lines[5]
     assert "after 2 failures in a row: OSError: no route" in lines[5]
-    assert len(run("show", log, "breaker/weather", "--at", "2").stdout.splitlines()) == 3
+    assert len(run("show", log, "breaker/weather", "--events", "--at", "2").stdout.splitlines()) == 3
+    then = run("show", log, "breaker/weather", "--at", "5", "--json").stdout
+    assert '{"name":"phase","words":"\\"open\\""}' in then
 
 
 def test_its_events_as_json(log: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command, option
-from refold.commands.output import cell, console, counted, table, write_json, write_table
+from refold.commands.output import cell, console, counted, one_line, table, write_json, write_paragraph, write_table
 from refold.inspection.times import time_words
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 SUMMARY_CHARACTERS = 100
 """After so many characters the summary of an event is cut."""
+
+CONTENT_CHARACTERS = 500
+"""After so many characters what a memory holds is cut; `--json` gives it whole."""
 
 REQUEST_CHARACTERS = 2_000
 """After so many characters a part of a request is cut; `--json` gives it whole."""
@@ -40,17 +43,19 @@ async def show(
     payload: Annotated[str | None, option("--payload", "HASH", "Write content that the log keeps by its hash.")] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show one session as a conversation, or what happened to something else, such as breaker/NAME.
+    """Show one session as a conversation, or what something else holds, such as memory/NAME.
 
-    Who said what, tool calls with their results, how runs ended, and what is in flight; of a stream of another kind its
-    events. Without --full a result is cut after 4,000 characters. Where it was cut for the model, it says under which
-    hash the log keeps all of it; --payload writes that, byte for byte: a text, or an image's file. Of a request the
-    last 20 messages are shown, with --full all.
+    Who said what, tool calls with their results, how runs ended, and what is in flight. Of a memory, a graph or a
+    deduplicator what it holds, with --at what it held then; of a breaker with --at how it stood; of a stream of another
+    kind, of a breaker, and with --events, the events. Without --full a result is cut after 4,000 characters. Where it
+    was cut for the model, it says under which hash the log keeps all of it; --payload writes that, byte for byte: a
+    text, or an image's file. Of a request the last 20 messages are shown, with --full all.
 
     JSON: {session, parent, forked_from, agent, model, status, version, last_version, at, usage, run, queue: [{run,
     content, due_at, every}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version,
     ...}]}. With --events: {session, version, last_version, events: [{stream, version, position, time, event, batch,
-    correlation, causation}]}; of another stream the same with stream in place of session. With --request: {session,
+    correlation, causation}]}; of another stream the same with stream in place of session, or {stream, version,
+    last_version, content: [{name, words}]}. With --request: {session,
     version, request: {model, system_prompt, messages, tools, ...}, recalled, prepared, open, sent, as_sent}. Times are
     microseconds since the epoch.
     """
@@ -63,6 +68,9 @@ async def show(
     async with opened(log) as store:
         head = await other_stream(store, session)
         if head is not None:
+            listed = events or (at is None and head.stream.startswith("breaker/"))  # How a breaker came to stand so.
+            if not listed and await _content(store, head, at, as_json):
+                return EXIT_OK
             return await _events(store, head, {"stream": head.stream}, at, as_json)
         if events:
             return await _events(store, await session_head(store, session), {"session": session}, at, as_json)
@@ -86,6 +94,25 @@ async def _events(store: "EventStore", head: "StreamHead", name: dict[str, str],
         rows.add_row(str(item.version), time_words(item.time), cell(item.type, SUMMARY_CHARACTERS), words)
     write_table(console(), rows)
     return EXIT_OK
+
+
+async def _content(store: "EventStore", head: "StreamHead", at: int | None, as_json: bool) -> bool:
+    """Show what a stream holds; return False where that is nothing that could be listed."""
+    from refold.lineage.content import stream_content
+
+    found = await stream_content(store, head, at)
+    if found is None:
+        return False
+    if as_json:
+        write_json(found)
+        return True
+    rows = table("NAME", "CONTENT")
+    for item in found.content:
+        rows.add_row(cell(item.name, SUMMARY_CHARACTERS), cell(item.words, CONTENT_CHARACTERS))
+    part = f" of {found.last_version:,}" if found.version != found.last_version else ""
+    write_paragraph(console(), f"{one_line(found.stream)} after version {found.version:,}{part}", style="bold")
+    write_table(console(), rows)
+    return True
 
 
 async def _payload(log: Path, session: str, name: str) -> int:

@@ -1,5 +1,6 @@
 """What is asked of a log afterwards: where two sessions part, why something happened, and the same answers again."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,24 @@ def test_the_commands_say_the_same(tmp_path: Path) -> None:
     ):
         result = run(*words, columns=200)
         assert (result.exit_code, said in result.output) == (code, True), (words, result.output)
+
+
+@pytest.mark.parametrize(
+    ("stream", "held"),
+    [
+        ("memory/main", "importance"),
+        ("knowledge/main", ""),
+        ("working/main", ""),
+        ("graph/main", " -> "),
+        ("dedup/payments", "until"),
+    ],
+)
+def test_what_a_stream_holds_is_shown_as_of_any_version(stream: str, held: str) -> None:
+    log = Path(__file__).parents[2] / "golden" / "format-1-core-4-stores.db"
+    now = run("show", log, stream, "--json")
+    then = [run("show", log, stream, "--json", "--at", at) for at in range(1, json.loads(now.stdout)["version"] + 1)]
+    assert json.loads(now.stdout) == json.loads(then[-1].stdout)
+    assert any(item["words"] for result in then for item in json.loads(result.stdout)["content"])
+    assert any(held in result.stdout for result in then)
+    assert "TYPE" in run("show", log, stream, "--events").stdout
+    assert "CONTENT" in run("show", log, stream).stdout
