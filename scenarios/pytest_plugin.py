@@ -84,6 +84,7 @@ class BundleReplay(pytest.Item):
     def runtest(self) -> None:
         """Replay the bundle, and fail where it is not as it was recorded, but for what is meant."""
         from refold.agents.loading import load_agent
+        from refold.commands.output import safe_text
         from refold.replay import MeantDifferences, read_manifest, replay_sync
 
         name = self.config.getini(AGENT_SETTING) or read_manifest(self.path).agent
@@ -95,7 +96,7 @@ class BundleReplay(pytest.Item):
         lines += [f"expected, and does not occur any more: {each.path}: {each.said or '*'}" for each in report.unmet]
         lines += [f"not compared: {line}" for line in report.missing()] if not lines else []
         if lines:
-            pytest.fail("\n".join(lines), pytrace=False)
+            pytest.fail(safe_text("\n".join(lines)), pytrace=False)
         report.raise_for_divergence()
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

@@ -135,7 +135,8 @@ async def replay(
     if at is not None:
         return await _state(log, stream, kind or [], at, as_json)
     if in_flight:
-        return await _in_flight(log, agent, as_json)
+        narrowed = (session, level, stream, kind, ignore, expect, write_expect)
+        return await _in_flight(log, agent, as_json, narrowed=any(narrowed))
     _tell_bundle(log)
     given = _loaded(kind or [])
     await require_kinds(log, given)
@@ -175,9 +176,11 @@ def _tell(report: "ReplayReport", missing: "Sequence[str]", asked: Asked, *, as_
     return EXIT_NOT_COMPARED if missing else EXIT_OK
 
 
-async def _in_flight(log: Path, agent: str | None, as_json: bool) -> int:
+async def _in_flight(log: Path, agent: str | None, as_json: bool, *, narrowed: bool) -> int:
     from refold.replay.open_runs import in_flight
 
+    if narrowed:
+        raise typer.BadParameter("--in-flight looks at all open runs; it goes with LOG, --agent and --json alone")
     if agent is None:
         raise typer.BadParameter("--in-flight needs the --agent that is to go on")
     report = await in_flight(log, agent=_loaded_agent(agent))

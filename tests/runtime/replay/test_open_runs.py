@@ -119,4 +119,5 @@ def test_the_command_lets_a_deploy_pass_or_not(
     assert (result.exit_code, result.stdout.splitlines()) == (
         0, ["not looked at: 3 open runs of the agent 'support'", "0 open runs: all can go on"]
     )  # fmt: skip
-    assert run("replay", lines, "--in-flight").exit_code == 2
+    for wrong in ((), ("asks", "--agent", "deployed:new"), ("--agent", "deployed:new", "--level", "core")):
+        assert run("replay", lines, "--in-flight", *wrong).exit_code == 2
