@@ -5,6 +5,7 @@ what is meant is looked past, and the comparison goes on behind it; and an expec
 more is told.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -12,12 +13,14 @@ from typing import Final, Self
 
 import msgspec
 
-from refold.events.core.difference import Difference
+from refold.events.core.difference import NOTHING, SHOWN_CHARACTERS, Difference
 from refold.events.core.errors import ConfigError, PersistenceError
+from refold.events.core.word_diff import CHANGE_CHARACTERS, CHANGES_SHOWN, word_changes
 
 EXPECTED_MAX: Final = 10_000
 """So many different differences are kept at most when they are learnt."""
 
+_encode = msgspec.json.Encoder().encode
 _INDEX: Final = re.compile(r"\[\d+\]")
 
 
@@ -26,13 +29,29 @@ def general_path(path: str) -> str:
     return _INDEX.sub("[]", path)
 
 
+def said_of(difference: Difference) -> str:
+    """Return both sides of a difference in words; where those are cut, with a digest of what differs."""
+    said = str(difference).removeprefix(f"{difference.path}: ")
+    left, right = difference.left, difference.right
+    if isinstance(left, str) and isinstance(right, str) and difference.is_long:
+        changes = word_changes(left, right)
+        is_cut = len(changes) > CHANGES_SHOWN or any(
+            len(side) > CHANGE_CHARACTERS for change in changes for side in (change.left, change.right)
+        )
+        whole = _encode([(change.left, change.right) for change in changes])
+    else:
+        sides = [_encode(side) for side in (left, right) if side is not NOTHING]
+        is_cut, whole = any(len(side) > SHOWN_CHARACTERS for side in sides), b"\n".join(sides)
+    return f"{said} #{hashlib.sha256(whole).hexdigest()[:12]}" if is_cut else said
+
+
 class ExpectedDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A difference that is meant, at whichever places of arrays it occurs."""
 
     path: str
     """As `general_path` returns it."""
     said: str | None = None
-    """Both sides, as the text of the difference tells them; None = any."""
+    """Both sides, as `said_of` tells them; None = any."""
 
 
 class AcceptedDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +128,7 @@ class Accepting:
     def __call__(self, difference: Difference) -> bool:
         """Return whether a difference is meant."""
         path = general_path(difference.path)
-        said = str(difference).removeprefix(f"{difference.path}: ")
+        said = said_of(difference)
         met = {(path, said), (path, None)} & self._expected
         self._met |= met
         if not met and not self._learns and not self._is_ignored(difference.path, path):
