@@ -97,7 +97,7 @@ def _run_words(event: Event) -> str:
             again = f"; it waits until {time_words(next_at)}: {why}" if why and next_at is not None else again
             return f"the time of {timer} has come{again}"
         case ev.HandedOff(agent=agent, before=before, call=call):
-            return f"from {before} to {agent} ({call})"
+            return f"handed from {before} to {agent} ({call})"
         case ev.TurnAllowed(run=run, turn=turn):
             return f"{run} may take turn {turn}"
         case ev.RunStarted(run=run) | ev.RunCompleted(run=run) | ev.RunCancelled(run=run):
