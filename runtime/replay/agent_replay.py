@@ -414,8 +414,8 @@ class AgentReplay:
         state = self._state
         if configuration is None or state.run is None:
             raise NotComparable("the log does not say which configuration was in force")
-        messages, digest = await self._conversation.upto(state.messages, reference.messages)
-        if len(state.messages) < reference.messages or (reference.digest and digest != reference.digest):
+        messages, digest = await self._conversation.upto(state.messages, min(reference.messages, len(state.messages)))
+        if len(messages) < reference.messages or (reference.digest and digest != reference.digest):
             raise NotComparable("the history is not the one that was sent; `refold check` says what is wrong")
         prepared = await self._prepared(reference)
         prompt, tools = await self._current.parts_of(configuration)
