@@ -1,6 +1,7 @@
 """The same support desk on LangGraph and its SQLite checkpointer and store. See README.md in the folder above."""
 
 import asyncio
+import fcntl
 import json
 import os
 import time
@@ -173,9 +174,11 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         AsyncSqliteStore.from_conn_string("graph.db") as store,
         aiosqlite.connect("graph.db", isolation_level=None) as database,
     ):
-        await checkpointer.setup()
-        await store.setup()
-        await database.executescript(TABLES)
+        with open("setup.lock", "w") as lock:  # noqa: ASYNC230 - workers that set up at once fail
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            await checkpointer.setup()
+            await store.setup()
+            await database.executescript(TABLES)
         graph = create_agent(
             init_chat_model(model) if model else ScriptedChatModel(),
             [orders, refund, remember],
