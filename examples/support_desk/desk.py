@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from examples.support_desk.scripted import provider as scripted
@@ -50,6 +51,7 @@ def prompt(context: RunContext[Shop]) -> str:
     return PROMPT.format(user=context.user)
 
 
+PLACE = r"^[0-9]{1,18}(\.[0-9]{1,18}\.[0-9]{1,18})?$"
 memory = EpisodicStore()
 model = os.environ.get("DESK_MODEL")
 agent = Agent(
@@ -64,12 +66,19 @@ agent = Agent(
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-    async with AgentRuntime(agent, log="desk.db") as runtime, close_on_sigterm(runtime):
+    async with AgentRuntime(agent, log="desk.db", share=True) as runtime, close_on_sigterm(runtime):
         app.state.runtime = runtime
         yield
 
 
 app = FastAPI(lifespan=lifespan)
+
+
+@app.exception_handler(ConfigError)
+@app.exception_handler(ActorStopped)
+async def refused(_: Request, error: Exception) -> JSONResponse:
+    """Answer where a name cannot be one, or this process ends; the client then comes back to the next one."""
+    return JSONResponse({"detail": str(error)}, 503 if isinstance(error, ActorStopped) else 422)
 
 
 def runtime_of(request: Request) -> AgentRuntime[Answer]:
@@ -128,7 +137,7 @@ async def answer(run: Run) -> Answer:
 
 @app.get("/chats/{chat}/runs/{run}/events", response_class=EventSourceResponse)
 async def events(
-    run: Run, place: Annotated[str, Header(alias="Last-Event-ID")] = "0"
+    run: Run, place: Annotated[str, Header(alias="Last-Event-ID", pattern=PLACE)] = "0"
 ) -> AsyncIterator[ServerSentEvent]:
     """Follow a run; a client that comes back misses nothing and gets nothing twice."""
     try:
@@ -139,8 +148,10 @@ async def events(
                         yield ServerSentEvent(event="text", id=reader.place, data={"at": offset, "text": text})
                     case RecordedEvent(event=ToolApprovalRequested(tool=name)):
                         yield ServerSentEvent(event="waiting", id=reader.place, data=name)
-        yield ServerSentEvent(event="end", id=reader.place, data=await answer(run))
-    except ActorStopped:  # This process ends, and the client comes back to the next one.
+        yield ServerSentEvent(event="end", id=reader.place, data=(await run.result()).output)
+    except RunNotCompleted as error:
+        yield ServerSentEvent(event="failed", id=reader.place, data=str(error))
+    except ActorStopped:
         return
 
 

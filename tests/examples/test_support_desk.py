@@ -5,8 +5,12 @@ The one in LangGraph is held to the same, where its packages are installed.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager
+import os
+import re
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +25,8 @@ from examples.support_desk.scripted import step
 from refold import ModelRequest, ScriptedProvider
 from refold.actors.calls.protocols import StreamItem
 from refold.providers.scripted import ScriptFunction
+from refold.stores.sqlite.ownership import log_owner
+from tests.conformance.processes import QUIET, Process, command_line, left_in, read_until, started
 from tests.examples.conftest import ROOT, run_example
 
 
@@ -182,6 +188,24 @@ async def test_a_client_that_comes_back_in_the_middle_of_an_answer_gets_the_rest
             assert [event async for event in events] == came[-1:]
 
 
+async def test_a_run_that_fails_and_a_process_that_ends_are_told_to_those_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk, "agent", msgspec.structs.replace(desk.agent, provider=ScriptedProvider([step])))
+    async with serving(desk.app) as (alice, bob, _):
+        waits = await alice.run("teapot", "Refund 5000 cents of order 7.")
+        async with alice.events(waits) as events:
+            assert (await anext(events)).kind == "waiting"
+        fails = await bob.run("other", "What do you know?")
+        async with bob.events(fails) as events:
+            assert [event.kind async for event in events] == ["failed"]
+        assert "the script has 1 answers" in (await bob.get(fails, 502))["detail"]
+        waiting = asyncio.create_task(alice.get(waits, 503))
+        await asyncio.sleep(0)
+        await desk.app.state.runtime.close()
+        assert "closed" in (await waiting)["detail"]
+
+
 async def test_a_user_is_remembered_in_all_chats_and_reaches_no_other_users(app: FastAPI) -> None:
     async with serving(app) as (alice, bob, _):
         await alice.ask("first", "Remember I like green tea.")
@@ -212,3 +236,84 @@ def test_it_takes_fewer_lines_than_in_langgraph_and_its_readme_says_how_many(tmp
     refold, langgraph = (int(line.split()[1]) for line in counts)
     assert refold < langgraph
     assert "\n".join(counts) in (ROOT / "examples" / "support_desk" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [
+        ("/chats/a/runs/run_4/events", {"Last-Event-ID": "abc"}),
+        ("/chats/a/runs/run_4/events", {"Last-Event-ID": "1.2"}),
+        (f"/chats/{'x' * 5000}/runs", {}),
+        ("/chats/%00/runs", {}),
+    ],
+)
+async def test_what_cannot_be_is_refused_in_words(path: str, header: dict[str, str]) -> None:
+    async with serving(desk.app) as (alice, _, _):
+        assert (await alice.run("a", "What do you know?")) == "/chats/a/runs/run_4"
+        method = "GET" if path.endswith("events") else "POST"
+        answer = await alice.http.request(method, path, json={"text": "Hello?"}, headers=alice.headers | header)
+        assert (answer.status_code, bool(answer.json()["detail"])) == (422, True)
+
+
+@contextmanager
+def workers(folder: Path) -> Iterator[tuple[Process, httpx.Client]]:
+    """Serve from three processes until the block ends; they must have ended by then."""
+    line = command_line("-m", "uvicorn", "examples.support_desk.desk:app", "--workers", "3", "--port", "0")
+    environment = QUIET | {"PYTHONPATH": str(ROOT)}
+    with started(line, stderr=subprocess.STDOUT, cwd=folder, env=environment, start_new_session=True) as process:
+        try:
+            address = re.search(r"http://[\d.:]+", read_until(process, "INFO:     Uvicorn running on"))
+            assert address
+            read_until(process, *3 * ["INFO:     Application startup complete"])
+            limits = httpx.Limits(max_keepalive_connections=0)  # A connection may be that of a worker that was killed.
+            with httpx.Client(base_url=address[0], timeout=60, limits=limits) as client:
+                yield process, client
+            assert "Traceback" not in process.communicate(timeout=60)[0]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def events_in(response: httpx.Response) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the id of each event."""
+    kind = ""
+    for line in response.iter_lines():
+        name, _, text = line.partition(": ")
+        if name == "event":
+            kind = text
+        elif name == "id":
+            yield kind, text
+
+
+@pytest.mark.slow
+def test_three_workers_are_one_desk_whichever_is_killed(tmp_path: Path) -> None:
+    alice, sam = ({"Authorization": f"Bearer {name}-token"} for name in ("alice", "sam"))
+    with workers(tmp_path) as (process, client):
+        question = {"text": "Refund 5000 cents of order 7."}
+        run = f"/chats/teapot/runs/{client.post('/chats/teapot/runs', json=question, headers=alice).json()}"
+        with client.stream("GET", f"{run}/events", headers=alice) as response:
+            kind, place = next(events_in(response))
+            assert kind == "waiting"
+        killed = set[int]()
+        while len(killed) < 2:
+            owner = log_owner(tmp_path / "desk.db")
+            if owner is not None and owner.pid is not None and owner.pid not in killed:
+                os.kill(owner.pid, signal.SIGKILL)
+                killed.add(owner.pid)
+        [waiting] = client.get("/waiting", headers=sam).json()
+        with client.stream("GET", f"{run}/events", headers=alice | {"Last-Event-ID": place}) as response:
+            changed = {"allow": True, "arguments": {"order": 7, "cents": 2000}}
+            call = f"/waiting/teapot/{waiting['call']}"
+            assert client.post(call, json=changed, headers=sam).status_code == 204
+            came = list(events_in(response))
+        assert [kind for kind, _ in came] == ["text"] * (len(came) - 1) + ["end"]
+        assert len({place, *(id for _, id in came)}) == 1 + len(came)
+        assert client.get(run, headers=alice).json()["refunded_cents"] == 2000
+        run = f"/chats/other/runs/{client.post('/chats/other/runs', json=question, headers=alice).json()}"
+        with client.stream("GET", f"{run}/events", headers=alice) as response:
+            events = events_in(response)
+            assert next(events)[0] == "waiting"
+            process.send_signal(signal.SIGTERM)
+            assert list(events) == []
+    assert left_in(tmp_path / "desk.db", "teapot").ends == ["RunCompleted"]
+    assert left_in(tmp_path / "desk.db", "other").closed

@@ -185,7 +185,7 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
             middleware=[prompt, HumanInTheLoopMiddleware(dict.fromkeys(CONFIRMED, True), interrupt_mode="per_call")],
             response_format=Answer,
             context_schema=Caller,
-            checkpointer=checkpointer,
+            checkpointer=checkpointer.with_allowlist([(Answer.__module__, Answer.__name__)]),
             store=store,
         )
         app.state.desk = desk = Desk(graph, database, shop)
