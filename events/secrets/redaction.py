@@ -41,6 +41,7 @@ from refold.events.secrets.spellings import (
     found_in,
     found_in_view,
     held_in_view,
+    holds_any,
     spellings_of,
     without_pauses,
 )
@@ -316,9 +317,9 @@ class Redaction:
         """Find values of which characters are spelled as JSON, Python or URLs may, and base64 that has line ends."""
         if not self._values:
             return
-        if "\\" in text or "%" in text:
+        if (yield from holds_any(text, "\\%")):
             yield from found_in_view(text, self._escape, self._viewed)
-        if self._in_base64 and ("\n" in text or "\\" in text or "\r" in text):
+        if self._in_base64 and (yield from holds_any(text, "\n\\\r")):
             yield from found_in_view(text, LINE_ENDS, self._in_base64)
 
     def _binary(self, data: bytes) -> bytes:

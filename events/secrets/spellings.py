@@ -119,6 +119,18 @@ def found_in(text: AnyStr, needle: AnyStr) -> Places:
             yield None
 
 
+def holds_any(text: str, characters: str) -> Generator[None, None, bool]:
+    """Tell whether a text has one of some characters, with pauses where it is long."""
+    if len(text) <= STEP_CHARACTERS:
+        return any(character in text for character in characters)
+    for character in characters:
+        for place in found_in(text, character):
+            if place is not None:
+                return True
+            yield
+    return False
+
+
 def found_in_view(text: str, escapes: Escapes, forms: Iterable[str]) -> Places:
     """Find texts in what another one is where its escapes are resolved, and give the places of the escaped ones."""
     view, place = yield from unescaped(text, escapes)

@@ -241,6 +241,19 @@ def test_what_is_found_does_not_depend_on_where_the_steps_end(monkeypatch: pytes
         assert sum(1 for _ in redaction.spans_in_steps(text)) > len(text) // max(characters, 50)
 
 
+@pytest.mark.parametrize(("text", "found", "pauses"), [("a" * 45, False, 8), ("a" * 39 + "%" + "a" * 5, True, 7)])
+def test_signs_of_an_escape_are_looked_for_with_pauses(
+    text: str, found: bool, pauses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spellings, "STEP_CHARACTERS", 10)
+    steps = spellings.holds_any(text, "\\%")
+    for _ in range(pauses):
+        next(steps)
+    with pytest.raises(StopIteration) as told:
+        next(steps)
+    assert told.value.value is found
+
+
 def in_pieces(redaction: Redaction, text: str, size: int) -> str:
     stream = RedactedStream(redaction)
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
