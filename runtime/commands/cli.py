@@ -39,6 +39,7 @@ from refold.commands.steer.answer import answer
 from refold.commands.steer.approve import approve
 from refold.commands.steer.cancel import cancel
 from refold.commands.steer.fork import fork, rewind
+from refold.commands.steer.remind import remind
 from refold.commands.steer.send import send
 from refold.commands.steer.set_aside import set_aside
 from refold.version import __version__
@@ -60,6 +61,7 @@ for command in (
     resume,
     chat,
     send,
+    remind,
     approve,
     answer,
     cancel,

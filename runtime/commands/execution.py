@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable
+from datetime import timedelta
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -122,6 +123,22 @@ def compiled_patterns(given: Iterable[str]) -> list[re.Pattern[str]]:
         return [re.compile(each) for each in given]
     except re.error as error:
         raise ConfigError(f"a pattern is no regular expression: {error}") from error
+
+
+_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def age(text: str) -> timedelta:
+    """Return an age such as `90d`, or raise BadParameter."""
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no age; write a number and s, m, h, d or w, such as 90d")
+    try:
+        return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is too long ago") from None
 
 
 P = ParamSpec("P")

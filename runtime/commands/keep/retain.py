@@ -1,13 +1,12 @@
 """`refold retain LOG --older-than AGE`: sessions that ended long ago are archived and deleted."""
 
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command, option
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, age, command, option
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
@@ -15,23 +14,8 @@ if TYPE_CHECKING:
 
     from refold.keeping.retention import EndedStatus, Retention
 
-_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
 NAMED: Final = 20
 """So many sessions are named."""
-
-
-def age(text: str) -> timedelta:
-    """Return an age such as `90d`, or raise BadParameter."""
-    found = _AGE.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no age; write a number and s, m, h, d or w, such as 90d")
-    try:
-        return timedelta(**{_UNITS[found[2]]: float(found[1])})
-    except OverflowError:
-        raise typer.BadParameter(f"{text!r} is too long ago") from None
 
 
 @command

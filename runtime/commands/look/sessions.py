@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command, option
-from refold.commands.keep.retain import age
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, age, command, option
 from refold.commands.output import cell, console, table, write_json, write_table
 from refold.inspection.times import time_words
 

@@ -13,6 +13,7 @@ from refold.commands.execution import (
     LogArgument,
     argument,
     command,
+    option,
     tell_result,
     write_result,
 )
@@ -36,6 +37,15 @@ async def send(
     new: Annotated[bool, typer.Option("--new", help="Begin the session if the log has none of that name.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end of the run, and write its answer.")] = False,
     user: UserOption = None,
+    metadata: Annotated[
+        list[str] | None, option("--metadata", "KEY=VALUE", "What is said of the session. May be given again.")
+    ] = None,
+    model: Annotated[str | None, option("--model", "NAME", "The model of this run, instead of the agent's.")] = None,
+    max_turns: Annotated[int | None, option("--max-turns", "N", "Most model calls of this run.", min=1)] = None,
+    max_tokens: Annotated[int | None, option("--max-tokens", "N", "Most tokens of one answer of it.", min=1)] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", metavar="N", help="Of this run: 0 to 2.")
+    ] = None,
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
@@ -52,10 +62,13 @@ async def send(
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}; with --wait as that of `refold run`.
     """
-    from refold.remote.protocol import Done, InboxSend
+    from refold.remote.protocol import Done, send_command
+    from refold.sessions.access import RunOverrides, describe_command, run_options
 
-    content = sys.stdin.read() if text == "-" else text
-    what = await given(log, session, InboxSend(text=content, user=user), key, timeout_s, may_begin=new)
+    overrides = RunOverrides(model=model, max_turns=max_turns, max_tokens=max_tokens, temperature=temperature)
+    said = describe_command(user, {text.partition("=")[0]: text.partition("=")[2] for text in metadata or []})
+    content = send_command(sys.stdin.read() if text == "-" else text, run_options(overrides), said)
+    what = await given(log, session, content, key, timeout_s, may_begin=new)
     if not (wait and isinstance(what.outcome, Done) and what.outcome.run is not None):
         run = what.outcome.run if isinstance(what.outcome, Done) else None
         code = tell_given(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)
