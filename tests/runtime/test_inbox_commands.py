@@ -316,3 +316,39 @@ def test_a_command_that_is_interrupted_stays_in_the_inbox(log: Path) -> None:
         return process.returncode, told.decode()
 
     assert asyncio.run(scenario()) == (130, "")
+
+
+def test_reminders_are_set_listed_and_cancelled(log: Path) -> None:
+    assert "no input waits" in refold("remind", log, "s").stdout
+    assert (
+        "it is sent at 2031-07-01 07:00:00.000Z"
+        in refold("remind", log, "s", "tea", "--at", "2031-07-01T09:00+02:00", "--key", "k").stdout
+    )
+    assert refold("remind", log, "s", "often", "--every", "90m").exit_code == 0
+    listed = json.loads(refold("remind", log, "s", "--json").stdout)["reminders"]
+    assert [(each["text"], each["every"]) for each in listed] == [
+        ("often", {"interval_us": 90 * 60 * 1_000_000}),
+        ("tea", None),
+    ]
+    table = refold("remind", log, "s").stdout
+    assert all(words in table for words in ("90 min", "2031-07-01 07:00", "often", "tea"))
+    for each in listed:
+        assert refold("remind", log, "s", "--cancel", each["run"]).exit_code == 0
+    assert "no input waits" in refold("remind", log, "s").stdout
+    for wrong, words in (
+        (["tea"], "--at"),
+        (["tea", "--every", "soon"], "no age"),
+        (["tea", "--every", "1 2 3"], "five fields"),
+        (["tea", "--at", "yesterday"], "no age"),
+    ):
+        refused = refold("remind", log, "s", *wrong)
+        assert (refused.exit_code, words in refused.output) == (2, True)
+
+
+def test_what_one_run_does_otherwise_is_sent_with_its_input(log: Path) -> None:
+    options = ["--model", "large", "--max-turns", "3", "--max-tokens", "50", "--temperature", "0.5"]
+    assert refold("send", log, "s", "and now?", "--metadata", "plan=free", *options).exit_code == 0
+    events = refold("show", log, "s", "--events").stdout
+    assert "plan=free" in events
+    assert all(words in events for words in ("large", "max_turns=3", "max_tokens=50", "temperature=0.5"))
+    assert refold("send", log, "s", "x", "--temperature", "9").exit_code == 2
