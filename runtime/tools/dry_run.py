@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from refold.actors.calls.results import text_of_error
+from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import AgentLoopError, CommandRejected, LogFormatError
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ def refuse(what: str, on: str = "") -> NoReturn:
         OutsideInDryRun: always.
     """
     if _tried is not None and len(_tried) < ACTS_KEPT:
-        _tried.append(RefusedAct(what, on[:NAMED_CHARACTERS], _place_of_caller()))
+        _tried.append(RefusedAct(what, clean_text(on[:NAMED_CHARACTERS]), clean_text(_place_of_caller())))
     raise OutsideInDryRun(f"{what} cannot be called in a replay")
 
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from refold import Agent, AgentConfig, AgentRuntime, Middleware, ModelRequest, ScriptedProvider, say, tool
@@ -274,6 +275,29 @@ async def test_the_report_is_the_same_however_many_processes_make_it() -> None:
         reports = [await replay(store, agent=again, jobs=jobs) for jobs in (1, 2, 5)]
         assert reports[0] == reports[1] == reports[2]
         assert (reports[0].diverged, len(reports[0].tried)) == ((0, 0) if again is None else (4, 1))
+
+
+async def test_a_replay_that_is_cancelled_leaves_no_process_behind(log: InMemoryStore) -> None:
+    begun = mmap.mmap(-1, 8)
+
+    def act() -> None:
+        begun[:] = os.getpid().to_bytes(8, "little")
+        threading.Event().wait()
+
+    agent = Agent(config=CONFIG, provider=ScriptedProvider([]), middleware=[Acting(act)])
+    both = [asyncio.ensure_future(replay(log, agent=agent)) for _ in range(2)]
+    while begun[:] == bytes(8):  # noqa: ASYNC110 - Another process tells.
+        await asyncio.sleep(0)
+    for each in both:
+        each.cancel()
+    assert all(isinstance(each, asyncio.CancelledError) for each in await asyncio.gather(*both, return_exceptions=True))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int.from_bytes(begun[:], "little"), 0)
+
+
+def test_what_was_tried_is_told_in_valid_text(log: InMemoryStore) -> None:
+    report = acting(log, lambda: os.remove(b"\xff" * 1_000))
+    assert msgspec.json.decode(msgspec.json.encode(report.tried))[0]["on"] == "\ufffd" * 200
 
 
 def test_an_error_of_the_log_is_raised_as_without_a_process(log: InMemoryStore) -> None:
