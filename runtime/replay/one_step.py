@@ -13,6 +13,7 @@ import msgspec
 
 from refold.actors.agent.subsession import ancestors_of
 from refold.actors.calls.middleware import Middleware
+from refold.actors.calls.questions import Questions
 from refold.actors.calls.tool_context import SessionContext, ToolContext, session_context
 from refold.actors.cancellation import CancellationToken
 from refold.actors.thread_pool import ThreadPool
@@ -183,6 +184,14 @@ async def _body(
         cancel=CancellationToken(),
         report=lambda _: None,
         session_context=of,
+        questions=Questions(
+            call.id,
+            call.failed_attempts + 1,
+            call.answers,
+            describe=current.tools.described,
+            now_us=lambda: before.state.at,
+            end_body=_no_answer,
+        ),
     )
     pool = ThreadPool(name="debugged tool")
     with debugged([entry_of(tool.function)]):
@@ -194,6 +203,10 @@ async def _body(
             pool.close()
     recorded = json_of(getattr(event, "content", NOTHING))
     return StepDone(place=place, step=f"body of the tool {call.name}", recorded=recorded, now=now)
+
+
+def _no_answer() -> None:
+    raise ToolError("the log has no answer yet to what is asked here")
 
 
 def _shown(value: object) -> Json:
