@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Request
 
 from examples.support_desk import desk, shop
 from examples.support_desk.scripted import step
@@ -220,6 +220,15 @@ async def test_a_user_is_remembered_in_all_chats_and_reaches_no_other_users(app:
         await alice.get("/chats/first/runs/run_99", 404)
         await bob.get("/waiting", 403)
         await Person(app, bob.http, "eve").get("/chats", 401)
+
+
+async def test_a_chat_that_another_user_begins_at_the_same_moment_is_not_read() -> None:
+    async with serving(desk.app) as (alice, _, _):
+        runtime = desk.runtime_of(Request({"type": "http", "app": desk.app}))
+        chat = await desk.chat_of("new", "bob", runtime)
+        run = await alice.run("new", "What do you know?")
+        with pytest.raises(HTTPException, match="404"):
+            await desk.run_of(run.rpartition("/")[2], chat, "bob", runtime)
 
 
 async def test_the_same_key_is_the_same_run_and_never_another_question(app: FastAPI) -> None:
