@@ -111,6 +111,12 @@ async def fork_of(store: EventStore, head: StreamHead) -> Fork | None:
     return Fork(head.stream, place) if place is not None else None
 
 
+async def own_events(store: EventStore, head: StreamHead) -> int:
+    """Return how many events lie in a stream itself, given its end."""
+    fork = await fork_of(store, head)
+    return head.version - (fork.origin.version if fork is not None else 0)
+
+
 async def forks_in(store: EventStore, *, prefix: str) -> AsyncIterator[Fork]:
     """Yield the streams that go on from another one, in order of their names.
 

@@ -40,7 +40,7 @@ from refold.keeping.deletion import (
     wipe,
 )
 from refold.stores.event_store import ErasableLog
-from refold.stores.forked import forks_in
+from refold.stores.forked import forks_in, own_events
 from refold.stores.jsonl.check import find_damage
 from refold.stores.keeping.erasing import erase
 from refold.stores.sqlite.file import absolute
@@ -164,7 +164,7 @@ async def retain_in_log(
         return msgspec.structs.replace(
             retention,
             streams=len(heads),
-            events=sum(head.version for head in heads),
+            events=sum([await own_events(log.store, head) for head in heads]),
             wiped=dry_run or await wipe(log),  # An earlier process may have died before that.
         )
     kept_in = await _archived(log, families, Path(archive)) if archive is not None else None

@@ -17,7 +17,7 @@ from refold.events.core.errors import WrongExpectedVersion
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import StreamHead
 from refold.stores.event_store import ErasableLog, EventStore
-from refold.stores.forked import fork_of
+from refold.stores.forked import own_events
 from refold.stores.past_state import last_position
 
 EVENTS_PER_PAGE = 200
@@ -65,8 +65,7 @@ async def erase(
     erased = Erased()
     end = await last_position(store)
     named = [(family, await payloads_of(store, [head.stream for head in family])) for family in families]
-    forks = [await fork_of(store, head) for family in families for head in family]
-    behind = {fork.stream: fork.origin.version for fork in forks if fork is not None}
+    own = {head.stream: await own_events(store, head) for family in families for head in family}
     users = Counter(payload for _, payloads in named for payload in payloads)
     shared = users.keys() & set(kept)
     doomed = {head.stream for family in families for head in family}
@@ -89,7 +88,7 @@ async def erase(
                 erased.went_on.append(group[0][0])
             continue
         erased.families += [family for family, _ in group]
-        erased.events += sum(head.version - behind.get(head.stream, 0) for head in heads)
+        erased.events += sum(own[head.stream] for head in heads)
     erased.shared_payloads = len(shared)
     return erased
 

@@ -1,21 +1,27 @@
 """Forks: a session goes on from any place of another one, by one event, and what was done is not done again."""
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from refold import (
+    AgentConfig,
     AgentRuntime,
     CommandRejected,
     Completed,
     ConfigError,
     PersistenceError,
+    ScriptedProvider,
     Session,
     say,
     tool,
     use,
 )
+from refold.actors import ManualClock
 from refold.bundles import bundle_session
 from refold.events.core.content import FORKED_TEXT, ToolResultBlock, text_of
 from refold.events.core.ids import stream_name
@@ -24,6 +30,9 @@ from refold.events.session.state import history
 from refold.inspection.export import export_to_file
 from refold.inspection.log_reading import opened
 from refold.inspection.session_view import list_sessions
+from refold.keeping import repair_log
+from refold.remote.client import give
+from refold.remote.protocol import Done, InboxFork, InboxRewind, Refused
 from refold.stores import EventStore, InMemoryStore
 from refold.stores.jsonl.importing import open_to_read
 from refold.stores.past_state import last_position
@@ -326,3 +335,58 @@ async def test_a_bundle_of_a_fork_has_its_origins_without_secrets(log: EventStor
         events = await copy.read_all(limit=1000)
         assert {event.stream for event in events} >= {"session/alice", "session/f", "session/cut"}
         assert not [event for event in events if b"4111 2222" in event.data]
+
+
+async def test_an_old_origin_is_kept_until_its_forks_are_old_too(log: EventStore) -> None:
+    clock = ManualClock()
+    async with runtime_of(log, *[say("Yes.")] * 3, clock=clock) as runtime:
+        session = await runtime.session("alice")
+        await session.send("One")
+        await clock.advance(3600)
+        fork = await session.fork(name="f")
+        await fork.send("Two")
+        assert (await runtime.retain(timedelta(minutes=30))).sessions == ()
+        await clock.advance(3600)
+        due = await runtime.retain(timedelta(minutes=30), dry_run=True)
+        assert (sorted(due.sessions), due.events) == (["alice", "f"], 13)
+        gone = await runtime.retain(timedelta(minutes=30))
+        assert (sorted(gone.sessions), gone.events) == (["alice", "f"], 13)
+        assert await runtime.sessions() == []
+
+
+async def test_what_is_lost_of_an_origin_is_lost_of_its_forks(tmp_path: Path) -> None:
+    log, saved = tmp_path / "events.db", tmp_path / "saved.db"
+    async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([say("Yes.")] * 4), log=log) as runtime:
+        session = await runtime.session("alice")
+        await session.send("One")
+        await session.send("Two")
+        await (await session.fork(7, name="early")).send("Three")
+        await (await session.fork(name="late")).send("Four")
+    with closing(sqlite3.connect(log)) as connection:
+        connection.execute("UPDATE events SET data = replace(data, 'Two', 'Tow')")
+        connection.commit()
+    report = await repair_log(log, saved)
+    assert [(cut.stream, cut.kept) for cut in report.cut] == [("session/alice", 7), ("session/late", 0)]
+    async with opened(saved) as store:
+        await assert_sound(store)
+        assert [head.stream for head in await store.list_streams(prefix="session/")] == [
+            "session/alice",
+            "session/early",
+        ]
+
+
+async def test_another_process_forks_and_takes_back_while_a_runtime_owns_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    provider = ScriptedProvider([say("One."), say("Two.")])
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, log=log, inbox_poll_s=0.01) as runtime:
+        session = await runtime.session("alice")
+        await session.send("1")
+        for key, new in (("k", True), ("k", True), ("another", False)):
+            done = await give(log, "alice", InboxFork(name="f", at=7, model="small"), key=key)
+            assert done.outcome == Done(version=8, new=new)
+        refused = await give(log, "alice", InboxFork(name="g", at=4))
+        assert isinstance(refused.outcome, Refused)
+        assert (await (await runtime.session("f")).send("2")).text == "Two."
+        assert provider.requests[-1].model == "small"
+        assert isinstance((await give(log, "alice", InboxRewind())).outcome, Done)
+        assert await session.history() == []
