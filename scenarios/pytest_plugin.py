@@ -67,7 +67,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "BundleFil
     """Take a bundle as a file of one test."""
     if file_path.suffix != ".refold":
         return None
-    return BundleFile.from_parent(parent, path=file_path)
+    return BundleFile.from_parent(parent, path=file_path)  # pyright: ignore[reportUnknownMemberType]
 
 
 class BundleFile(pytest.File):
@@ -75,7 +75,7 @@ class BundleFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         """Return its one test."""
-        return [BundleReplay.from_parent(self, name="replay")]
+        return [BundleReplay.from_parent(self, name="replay")]  # pyright: ignore[reportUnknownMemberType]
 
 
 class BundleReplay(pytest.Item):

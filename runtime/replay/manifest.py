@@ -3,7 +3,7 @@
 import os
 import re
 import zipfile
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, cast
 
 import msgspec
 
@@ -73,7 +73,9 @@ class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_bundle(log: object) -> TypeGuard[str | os.PathLike[str]]:
     """Return whether a log is named as a bundle is."""
-    return isinstance(log, str | os.PathLike) and os.fspath(log).lower().endswith(BUNDLE_SUFFIX)
+    if not isinstance(log, str | os.PathLike):
+        return False
+    return os.fspath(cast("str | os.PathLike[str]", log)).lower().endswith(BUNDLE_SUFFIX)
 
 
 def read_manifest(path: str | os.PathLike[str]) -> BundleManifest:

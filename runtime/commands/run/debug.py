@@ -74,7 +74,7 @@ def _debugged(functions: Sequence[Callable[..., Any]]) -> Iterator[None]:
         code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
         if code is not None:
             debugger.set_break(code.co_filename, _first_line(code))
-    debugger.botframe = sys._getframe()
+    debugger.botframe = inspect.currentframe()
     debugger.set_continue()
     threading.settrace(debugger.trace_dispatch)
     sys.settrace(debugger.trace_dispatch)
