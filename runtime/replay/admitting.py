@@ -59,6 +59,9 @@ _SHARED: dict[type[ev.SessionEvent], tuple[str, ...]] = {
 }
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 def _described(state: SessionState, event: ev.SessionDescribed) -> dict[str, object]:
     return {"metadata": {**dict.fromkeys(state.metadata), **event.metadata}}
 
@@ -102,10 +105,18 @@ _OF_THE_COMMAND = {
 """
 
 
-def admitted_otherwise(state: SessionState, stimulus: ev.SessionEvent, comparison: Comparison) -> Mismatch | None:
+def admitted_otherwise(
+    state: SessionState, stimulus: ev.SessionEvent, data: bytes, comparison: Comparison
+) -> Mismatch | None:
     """Return how what `admit` decides today in a state differs from a recorded stimulus; None = it does not.
 
     A type of event that no command becomes is a difference as well, but for the first of a fork.
+
+    Args:
+        state: before it; is not changed.
+        stimulus: as recorded.
+        data: its JSON in the log.
+        comparison: says what is meant to differ.
     """
     kind = type(stimulus)
     if kind is ev.SessionForked:
@@ -122,6 +133,8 @@ def admitted_otherwise(state: SessionState, stimulus: ev.SessionEvent, compariso
             refused = str(error)
         if isinstance(now, Recorded):
             now, refused = None, "nothing is to be recorded"
+    if type(now) is kind and _encode(now) == data:  # Nearly always.
+        return None
     if not isinstance(now, msgspec.Struct):
         left, right = json_of(stimulus), refused
         difference = Difference(path="admit", left=left, right=right)

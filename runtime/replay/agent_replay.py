@@ -204,7 +204,8 @@ class AgentReplay:
         found: list[Divergence] = []
         decided: Divergence | None = None
         if batch[0].stream == self._stream and compared:
-            found = self._compared("admit", batch, admitted_otherwise(self._state, stimulus, self._comparison))
+            admitted = admitted_otherwise(self._state, stimulus, batch[0].data, self._comparison)
+            found = self._compared("admit", batch, admitted)
             found += await self._user_code(batch, stimulus)
             found += self._failed
             decided = await self._decided(batch)

@@ -346,7 +346,7 @@ class CoreReplay(Generic[S, E]):
         event: object = stimulus
         if not self.admits or not isinstance(state, SessionState):
             return None
-        found = admitted_otherwise(state, cast("SessionEvent", event), self._comparison)
+        found = admitted_otherwise(state, cast("SessionEvent", event), batch[0].data, self._comparison)
         if found is None:
             return None
         return self._divergence(batch, -1, "admit", found.difference, recorded=found.recorded, now=found.now)
