@@ -141,18 +141,12 @@ async def give(
     sqlite_file.require_no_text_log(log)
     clock = clock if clock is not None else SystemClock()
     inbox = Inbox(sqlite_file.absolute(log), clock)
-    async with opened(log) as store:
-        deleted_again = isinstance(command, InboxDelete) and await tombstone_of(store, f"{SESSION_KIND}/{session}")
-        if not may_begin and not deleted_again:
-            try:
-                await has_begun(store, inbox, session)
-            except ConfigError as error:
-                if isinstance(command, InboxSend):
-                    raise ConfigError(f"{error}; `refold send --new` begins one") from None
-                raise
-    sqlite_file.look_at(sqlite_file.absolute(log))  # A symbolic link would have its inbox beside itself.
+    path = sqlite_file.absolute(log)
     key = key if key is not None else uuid.uuid4().hex
-    async with listening(sqlite_file.absolute(log), clock, partial(stir_watches, inbox.file.path)) as ears:
+    async with listening(path, clock, partial(stir_watches, inbox.file.path)) as ears:
+        if not may_begin or _owner_of(log) is None:  # Else the owner knows whether the log is one.
+            await _require_begun(log, inbox, session, command, may_begin)
+        sqlite_file.look_at(path)  # A symbolic link would have its inbox beside itself.
         if _owner_of(log) is not None:
             outcome = await _given_to_owner(ears, session, command, key, timeout_s, clock)
             if outcome is not None:
@@ -162,6 +156,27 @@ async def give(
         if entry.outcome is not None:
             return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
         return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
+
+
+async def _require_begun(
+    log: str | os.PathLike[str], inbox: Inbox, session: str, command: InboxCommand, may_begin: bool
+) -> None:
+    """Return where the log can be read, and has the session, or a command may begin it or delete the rest of it.
+
+    Raises:
+        ConfigError: there is no such session.
+        PersistenceError: the log cannot be read.
+    """
+    async with opened(log) as store:
+        deleted_again = isinstance(command, InboxDelete) and await tombstone_of(store, f"{SESSION_KIND}/{session}")
+        if may_begin or deleted_again:
+            return
+        try:
+            await has_begun(store, inbox, session)
+        except ConfigError as error:
+            if isinstance(command, InboxSend):
+                raise ConfigError(f"{error}; `refold send --new` begins one") from None
+            raise
 
 
 async def _given_to_owner(

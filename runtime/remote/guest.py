@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed
-from refold.actors.kernel.errors import AskTimeout
+from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.codec import tag_of
@@ -126,6 +126,7 @@ class Guest:
         self._listener = Listener(self.log, self._clock, self._hear, self._lost, attends=True)
         self._insisting: set[Background] = set()
         self._complaint = ""
+        self._closed: asyncio.Future[None] = system.loop.create_future()
         self._work = [
             system.background("bell", self._listener.listen),
             system.background("look at the shared log", self._look),
@@ -172,6 +173,8 @@ class Guest:
 
     async def close(self) -> None:
         """End, with all that it has begun; the log stays open."""
+        if not self._closed.done():
+            self._closed.set_result(None)
         await self._stop_listening()
         for insisting in list(self._insisting):
             await insisting.stop()
@@ -245,7 +248,20 @@ class Guest:
     async def _performed(
         self, session: SessionId, row: InboxCommand, key: str | None, timeout_s: float | None
     ) -> tuple[InboxOutcome, bool]:
-        """Return what came of a row, and whether it is new."""
+        """Return what came of a row, and whether it is new; raise ActorStopped where this runtime closes meanwhile."""
+        asking = asyncio.ensure_future(self._asked(session, row, key, timeout_s))
+        try:
+            await asyncio.wait([asking, self._closed], return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                why = "the runtime closed; the process that owns the shared log may still perform the command"
+                raise ActorStopped(stream_name(SESSION_KIND, session), why)
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    async def _asked(
+        self, session: SessionId, row: InboxCommand, key: str | None, timeout_s: float | None
+    ) -> tuple[InboxOutcome, bool]:
         key = key if key is not None else uuid.uuid4().hex
         given = decoded_outcome(await self._listener.give(session, key, encoded_command(row)))
         if isinstance(given, Refused):

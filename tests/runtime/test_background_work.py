@@ -85,6 +85,7 @@ BEGUN_ELSEWHERE = {
         "replay/shadow/process.py": "a job of a child process, for its caller",
         "providers/http/client.py": "closes connections; the next one that rests sets the time again",
         "remote/bell.py": "a command of another process, which puts it into the inbox where no outcome comes",
+        "remote/guest.py": "a command to the owner, for its caller",
         "remote/client.py": "a command to the owner, which goes into the inbox where no outcome comes",
         "resilience/breaker.py": "a question to a breaker, for its caller",
         "resilience/deduplicator.py": "work for its caller",

@@ -11,7 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from refold import AgentConfig, AgentRuntime, Cancelled, CommandRejected, Message, RecordedEvent, TextBlock, say, use
+from refold import (
+    ActorStopped,
+    AgentConfig,
+    AgentRuntime,
+    Cancelled,
+    CommandRejected,
+    Message,
+    RecordedEvent,
+    TextBlock,
+    say,
+    use,
+)
 from refold.events.model.messages import ModelResponse, TextDelta
 from refold.events.session.events import ModelResponded, RunCompleted, RunResumed
 from refold.publishing.notifications import Streamed
@@ -209,3 +220,37 @@ async def test_who_waits_and_reads_goes_on_when_the_owner_ends(tmp_path: Path, c
         assert [kind for kind in kinds if kind in (RunResumed, RunCompleted)] == [RunResumed, RunCompleted]
         assert guest.is_owner
         assert (await session.send("go", key="k")).text == model.text
+
+
+async def test_a_guest_that_closes_lets_go_of_all_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, log = Model(1), tmp_path / "events.db"
+    async with streaming(log, model) as owner, streaming(log, model) as guest:
+        session = await guest.session("s")
+        run = await session.submit("go")
+
+        async def stands_still(_: object) -> Any:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr("refold.remote.owner.InboxReader._perform", lambda self, entry: stands_still(entry))
+        reader = Reader()
+        waiting = [asyncio.create_task(work) for work in (run.result(), session.send("more"), run.cancel())]
+        reading = asyncio.create_task(reader.read(run))
+        model.let(0)
+        await reader.shown.get()
+        await guest.close()
+        await reading
+        for each in waiting:
+            with pytest.raises(ActorStopped):
+                await each
+        with pytest.raises(ActorStopped):
+            await session.send("late")
+        assert owner.is_owner
+
+
+def test_threads_share_a_log_too(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    with runtime_of(log, share=True) as owner, runtime_of(log, share=True) as guest:
+        assert (owner.is_owner, guest.is_owner) == (True, False)
+        with guest.session("s").stream("hello") as stream:
+            assert [type(item).__name__ for item in stream][-1] == "RecordedEvent"
+        assert (stream.result.text, owner.session("s").run(stream.run).result().text) == ("Said.", "Said.")
