@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import SessionEnvelope
@@ -251,7 +251,8 @@ class Guest:
         """Return what came of a row, and whether it is new; raise ActorStopped where this runtime closes meanwhile."""
         asking = asyncio.ensure_future(self._asked(session, row, key, timeout_s))
         try:
-            await asyncio.wait([asking, self._closed], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [asking, self._closed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 why = "the runtime closed; the process that owns the shared log may still perform the command"
                 raise ActorStopped(stream_name(SESSION_KIND, session), why)
