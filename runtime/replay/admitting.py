@@ -140,7 +140,7 @@ def admitted_otherwise(
         difference = Difference(path="admit", left=left, right=right)
         return None if comparison.accepts(difference) else Mismatch(difference, left, right)
     if type(now) is kind:
-        kept = ["at", *_OF_THE_COMMAND.get(kind, ())]
+        kept: list[str] = ["at", *_OF_THE_COMMAND.get(kind, ())]
         if isinstance(stimulus, ev.ModelResponded) and stimulus.stop_details is None:
             kept.append("stop_details")  # Logs of before do not have them.
         for name in kept:

@@ -431,8 +431,7 @@ def _beginning(
     bundle: BundleManifest | None,
 ) -> "Begin":
     """Return what makes, in a child, what replays streams."""
-    if agent is not None:
-        from refold.replay.agent_replay import AgentsReplay
+    from refold.replay.agent_replay import AgentsReplay
 
     def begin(store: EventStore, page: "Page") -> "Work":
         agents = AgentsReplay(store, agent, answer_s, deps, page.tell, bundle) if agent is not None else None

@@ -167,7 +167,7 @@ class Accepting:
 
 def _found(accepted: dict[tuple[str, str], int], met: set[tuple[str, str | None]]) -> Accepting:
     made = Accepting(NOTHING_MEANT)
-    made._accepted, made._met = accepted, met
+    made._accepted, made._met = accepted, met  # pyright: ignore[reportPrivateUsage]
     return made
 
 

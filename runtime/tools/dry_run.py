@@ -121,7 +121,7 @@ def _take() -> tuple[RefusedAct, ...]:
 def _place_of_caller() -> str:
     """Return the innermost line of the application that is being run, not of a library where there is another."""
     libraries = ""
-    for frame in _frames(sys._getframe(2)):
+    for frame in _frames(sys._getframe(2)):  # pyright: ignore[reportPrivateUsage]
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
         if module in _LEFT_OUT or module in sys.stdlib_module_names:
             continue

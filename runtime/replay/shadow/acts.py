@@ -98,7 +98,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     importing = False
     while frame is not None:
         module = frame.f_globals.get("__name__")
@@ -108,7 +108,7 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
         frame = frame.f_back
     if importing and event in HARMLESS_IN_IMPORTS:
         return
-    named = [each for each in arguments if isinstance(each, str | bytes | os.PathLike | tuple | list)]
+    named: list[Any] = [each for each in arguments if isinstance(each, str | bytes | os.PathLike | tuple | list)]
     refuse(event, _words(named))
 
 

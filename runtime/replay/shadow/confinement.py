@@ -94,7 +94,7 @@ def _mode(number: int) -> int:
 
 
 def _make_files_read_only(libc: ctypes.CDLL) -> None:
-    version = libc.syscall(_LANDLOCK_CREATE, None, 0, 1)
+    version: int = libc.syscall(_LANDLOCK_CREATE, None, 0, 1)
     rights = _CHANGES[min(max(version, 0), 3)]
     rules = ctypes.create_string_buffer(struct.pack("=Q", rights))
     ruleset = libc.syscall(_LANDLOCK_CREATE, rules, 8, 0) if rights else -1
