@@ -541,7 +541,7 @@ class SyncRuntime(Generic[Out_co]):
         found = self.loop_thread.run(
             lambda: self.asynchronous.session(session_id, user=user, metadata=metadata, restore=restore, deps=deps)
         )
-        return SyncSession(self.loop_thread, found, self.asynchronous.recorded_after)
+        return SyncSession(self.loop_thread, found)
 
     def run(self, run_id: str) -> SyncRunHandle[Out_co]:
         """Return a run of any session in the log; see `AgentRuntime.run`.

@@ -96,8 +96,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         tools: what its model may call.
         deps: what the application's functions work with, such as a database pool: `ToolContext.deps` and
             `RunContext.deps`. A value; or a function or class, called without arguments when a runtime opens; or an
-            async context manager, or a function that makes one, which is entered then and left when the runtime
-            closes. A subagent that has none has those of the call. Nothing of it is recorded.
+            async context manager, one of plain `@contextmanager`, or a function that makes one, which is entered then
+            and left when the runtime closes. A subagent that has none has those of the call. Nothing of it is recorded.
         name: its AgentId; holds no slash.
         approval: decides about calls that wait for approval; None = they wait for `Session.decide` or `refold
             approve`.

@@ -17,7 +17,7 @@ import functools
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any, cast
 
 from refold.actors.agent.deps import Dependencies
@@ -34,7 +34,7 @@ log = logging.getLogger("refold.runtime")
 
 def is_opened_first(source: object) -> bool:
     """Tell whether something is made or entered to be what an agent depends on; False = it is that already."""
-    return _is_factory(source) or _is_context_manager(source)
+    return _is_factory(source) or _is_context_manager(source) or _is_plain_manager(source)
 
 
 async def opened(source: object, of: str, stack: AsyncExitStack) -> object:
@@ -55,6 +55,8 @@ async def opened(source: object, of: str, stack: AsyncExitStack) -> object:
             made = await made if inspect.isawaitable(made) else made
         if _is_context_manager(made):
             return await stack.enter_async_context(cast("AbstractAsyncContextManager[object]", made))
+        if _is_plain_manager(made):
+            return stack.enter_context(cast("AbstractContextManager[object]", made))
     except (Exception, SystemExit) as error:  # The border to the user's code.
         again = made is source and not isinstance(error, OSError)
         hint = "; what can be entered once only is given as the function that makes it: deps=open_deps" if again else ""
@@ -150,6 +152,10 @@ def _is_context_manager(source: object) -> bool:
     return hasattr(type(source), "__aenter__") and hasattr(type(source), "__aexit__")
 
 
+def _is_plain_manager(source: object) -> bool:
+    """Tell whether it is made by @contextmanager; a connection or a lock, which can be entered too, is given so."""
+    return hasattr(type(source), "_recreate_cm")
+
+
 def _is_generator(made: object) -> bool:
-    kind = type(made)
-    return issubclass(kind, Generator | AsyncGenerator) or hasattr(kind, "_recreate_cm")
+    return issubclass(type(made), Generator | AsyncGenerator)

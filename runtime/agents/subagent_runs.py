@@ -63,7 +63,7 @@ class ChildAccess(SessionAccess):
             vital=True,
             cause=(calling.started, calling.correlation),
             agent=self._agent,
-            describes=self.described_first(),
+            describes=self.named.said,
             ancestors=(calling.session, *calling.ancestors),
             deps=self.deps,
         )

@@ -33,6 +33,9 @@ ANSWER_OVER = (ModelResponded, ModelFailed, RunCompleted, RunFailed, RunCancelle
 ReadEvents = Callable[[SessionId, int, int], Awaitable[list[RecordedSessionEvent]]]
 """Given a session, a version and a limit, returns the next events after that version."""
 
+Admit = Callable[[Published | None], Awaitable[None]]
+"""Given an item that comes next, raises where its reader may not have it; None = something that was missed."""
+
 
 class Publisher(Protocol):
     """Who puts items into subscriptions."""
@@ -91,6 +94,7 @@ class Subscription:
         capacity: int = CAPACITY,
         after_version: int | None = None,
         known: ReadingPlace | None = None,
+        admit: Admit | None = None,
     ) -> None:
         """Begin to take what happens.
 
@@ -101,8 +105,10 @@ class Subscription:
             capacity: how many items may wait for the reader, >= 1.
             after_version: begin in the log, after this version; None = from now on.
             known: what the reader has had of an answer that is still streamed, perhaps.
+            admit: awaited before each item; None = the reader may have all.
         """
         self._known = known or ReadingPlace()
+        self._admit = admit
         self.session = session
         """The session that it follows; None = all."""
         self.wants: Callable[[Streamed | Progressed], bool] | None = None
@@ -248,6 +254,7 @@ class Subscription:
             PersistenceError: the log cannot be read; ask again.
             ActorStopped: the runtime closed before this reader had seen all events; the log has them.
             ConfigError: another task waits for the next item already.
+            CommandRejected: the session turned out to be another user's.
         """
         item = await self.take(lambda: False)
         if item is None:
@@ -261,6 +268,11 @@ class Subscription:
         self._busy = True
         try:
             while not self._closed:
+                if self._admit is not None and (self._items or self._missed):
+                    first = self._items[0] if self._items else None
+                    await self._admit(first)
+                    if first is not (self._items[0] if self._items else None):  # It began anew meanwhile.
+                        continue
                 if self._items:
                     return self._items.popleft()
                 if self._missed:

@@ -48,7 +48,7 @@ from refold.remote.protocol import (
     send_command,
 )
 from refold.remote.run import ConnectedRun, SyncConnectedRun, Unfinished, iterated
-from refold.sessions.access import Input, RunOverrides, checked_name, describe_command, require_user, run_options
+from refold.sessions.access import Input, NamedUser, RunOverrides, checked_name, describe_command, run_options
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import known_run, run_id_parts
 from refold.stores.event_store import EventStore
@@ -194,7 +194,7 @@ class ConnectedSession(ConnectedForPeople):
     def __init__(self, connection: Connection, session: SessionId, described: DescribeSession | None = None) -> None:
         self.id = session
         self.connection = connection
-        self._described = described
+        self._named = NamedUser(session, described)
         self._path = connection.log
         self._stream = stream_name(SESSION_KIND, session)
 
@@ -232,7 +232,7 @@ class ConnectedSession(ConnectedForPeople):
         clock = connection.clock
         until_s = clock.monotonic_s() + (math.inf if wait_s is None else _checked_seconds(wait_s, "wait_s"))
         given = await self._give(
-            send_command(content, run_options(options), self._described),
+            send_command(content, run_options(options), self._named.said),
             key,
             patience_s=connection.patience_s if wait_s is None else min(connection.patience_s, wait_s),
             may_begin=True,
@@ -248,6 +248,7 @@ class ConnectedSession(ConnectedForPeople):
             wait_s=until_s - clock.monotonic_s(),
             ownerless_s=connection.patience_s,
             owned=not given.directly,
+            named=self._named,
         )
         if isinstance(followed, RunResult):
             return followed
@@ -258,13 +259,13 @@ class ConnectedSession(ConnectedForPeople):
 
         It is accepted for good as soon as it lies in the inbox. The arguments, and what is raised, are as for `send`.
         """
-        command = send_command(content, run_options(options), self._described)
+        command = send_command(content, run_options(options), self._named.said)
         given = await self._give(command, key, may_begin=True)
 
         async def taken() -> RunId | None:
             return (await self._give(command, given.key, may_begin=True)).run
 
-        return ConnectedRun(self, given.run, taken, key=given.key)
+        return ConnectedRun(self, given.run, taken, key=given.key, named=self._named)
 
     async def run(self, run: RunId | str | None = None, *, key: str | None = None) -> ConnectedRun:
         """Return a run of the session, by its id or by the key of its input; see `Session.run`.
@@ -276,7 +277,7 @@ class ConnectedSession(ConnectedForPeople):
         async with self._log() as store:
             state = await session_state(store, self.id) if key is not None else SESSION_CORE.initial()
             name, _ = await known_run(store, self.id, run, key, state.keys.get)
-        return ConnectedRun(self, name, key=key)
+        return ConnectedRun(self, name, key=key, named=self._named)
 
     async def cancel(
         self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None
@@ -364,6 +365,7 @@ class ConnectedSession(ConnectedForPeople):
         async with self._log() as store:
             version = after_version
             while page := await read_recorded(store, self._stream, after_version=version, limit=EVENTS_PAGE):
+                await self._named.require(store)
                 for recorded in page:
                     yield recorded
                 version = page[-1].version
@@ -385,25 +387,26 @@ class ConnectedSession(ConnectedForPeople):
             if version is None:
                 head = await store.head(self._stream)
                 version = head.version if head is not None else 0
-            async for recorded in follow_session(store, self.id, version, self.connection.clock):
+            async for recorded in follow_session(store, self._named, version, self.connection.clock):
                 yield recorded
 
     def _beside(self, session: SessionId) -> "ConnectedSession":
-        return self.connection.session(session)
+        return self.connection.session(session, user=self._named.user)
 
     @asynccontextmanager
     async def _log(self) -> AsyncGenerator[EventStore]:
         """Give the log to read; raise CommandRejected where the session is another user's."""
         await self.connection.wait_for_file()
         async with opened(self.connection.log) as store:
-            await require_user(store, self.id, self._described)
+            await self._named.require(store)
             yield store
+            await self._named.require(store)
 
     async def _give(
         self, command: InboxCommand, key: str | None, *, patience_s: float | None = None, may_begin: bool = False
     ) -> Given:
         """Give a command to the owner, and wait for its outcome; raise CommandRejected if it was refused."""
-        if self._described is not None:
+        if self._named.said is not None:
             async with self._log():
                 pass
         await self.connection.wait_for_file()
@@ -419,8 +422,8 @@ class ConnectedSession(ConnectedForPeople):
         )
         if isinstance(given.outcome, Refused):
             raise CommandRejected(given.outcome.message)
-        if may_begin and self._described is not None:  # Said once: what is said of the session elsewhere stays.
-            self._described = describe_command(self._described.user, None)
+        if may_begin:  # Said once: what is said of the session elsewhere stays.
+            self._named.said = describe_command(self._named.user, None)
         return given
 
 

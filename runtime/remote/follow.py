@@ -23,6 +23,7 @@ from refold.inspection.session_view import status_of
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
 from refold.remote.listener import Alarm, listening
+from refold.sessions.access import NamedUser
 from refold.sessions.outcome import RunResult, result_of
 from refold.sessions.sent_input import RunEvents
 from refold.stores.event_store import EventStore
@@ -90,6 +91,7 @@ async def follow_run(
     ownerless_s: float = 0,
     owned: bool = False,
     through_stops: bool = False,
+    named: NamedUser | None = None,
 ) -> RunResult | Stuck:
     """Return how a run ended, once it has, or why that cannot be awaited.
 
@@ -102,8 +104,10 @@ async def follow_run(
         ownerless_s: for how long to wait for a runtime to own the log, where none does.
         owned: whether a runtime owned the log just before, as far as the caller knows.
         through_stops: wait on while the run waits for a person, and while no runtime owns the log.
+        named: the user who asks; None = trusted code.
 
     Raises:
+        CommandRejected: the session is another user's.
         PersistenceError: the log cannot be read.
     """
     until_s = clock.monotonic_s() + wait_s
@@ -121,6 +125,8 @@ async def follow_run(
                 page = await store.read_stream(stream, after_version=state.version, limit=EVENTS_PER_PAGE)
                 if not page and await store.head(stream) is None:
                     return Stuck(why=f"session {session!r} was deleted")
+                if page and named is not None:
+                    await named.require(store)
             for event in SESSION_CODEC.decode_all(page):
                 state = evolve_all(SESSION_CORE, [event], state)
                 events.include(state.version, event)
@@ -150,24 +156,26 @@ async def follow_run(
 
 
 async def follow_session(
-    store: EventStore, session: SessionId, version: int, clock: Clock
+    store: EventStore, named: NamedUser, version: int, clock: Clock
 ) -> AsyncGenerator[RecordedSessionEvent, None]:
     """Yield the events of a session behind a version, and then as they become durable.
 
     Raises:
-        CommandRejected: it was deleted.
+        CommandRejected: it was deleted, or is another user's than the one who is named.
         PersistenceError: the log cannot be read.
     """
-    stream, news = stream_name(SESSION_KIND, session), Alarm(clock)
+    stream, news = stream_name(SESSION_KIND, named.session), Alarm(clock)
     async with listening(absolute(store.name), clock, news.ring):
         while True:
             page = await read_recorded(store, stream, after_version=version, limit=EVENTS_PER_PAGE)
+            if page:
+                await named.require(store)
             for recorded in page:
                 yield recorded
                 version = recorded.version
             if not page:
                 if await tombstone_of(store, stream) is not None:
-                    raise CommandRejected(f"session {session!r} was deleted")
+                    raise CommandRejected(f"session {named.session!r} was deleted")
                 await news.wait(POLL_S)
 
 

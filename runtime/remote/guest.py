@@ -63,7 +63,7 @@ from refold.remote.protocol import (
     encoded_command,
     row_of,
 )
-from refold.sessions.access import require_user
+from refold.sessions.access import NamedUser
 from refold.stores.folding import Fold
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.ownership import log_owner
@@ -201,11 +201,11 @@ class Guest:
         session = SessionId(kind_and_identifier(stream)[1])
         command = envelope.command
         row, described = row_of(command, envelope.payloads, envelope.describes), envelope.describes
-        if described is not None and isinstance(row, InboxImport | InboxClear):
+        if described not in (None, command) and isinstance(row, InboxImport | InboxClear | InboxDescribe):
             whose = InboxDescribe(user=described.user, metadata=dict(described.metadata))
             await self._performed(session, whose, None, timeout_s)
         elif not isinstance(row, InboxSend | InboxDescribe):
-            await require_user(self.store, session, described)
+            await NamedUser(session, described).require(self.store)
         done, new = await self._performed(session, row, getattr(command, "key", None), timeout_s)
         assert isinstance(done, Done)
         if done.run is not None:

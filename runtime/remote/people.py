@@ -19,8 +19,8 @@ from refold.inspection.session_view import list_sessions
 from refold.inspection.summaries import call_words
 from refold.remote.client import Given, has_begun, session_state
 from refold.remote.protocol import Inbox, InboxAnswer, InboxCommand, InboxDecide
-from refold.sessions.access import answer_command, answer_of, checked_flag, checked_name
-from refold.sessions.people import questions_in, sessions_below
+from refold.sessions.access import checked_flag, checked_name
+from refold.sessions.people import answer_command, answer_of, questions_in, sessions_below
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.file import absolute
 

@@ -50,8 +50,6 @@ from refold.lineage.fork import WantedFork
 from refold.sessions.access import (
     KEY_BYTES_MAX,
     Input,
-    answer_command,
-    answer_of,
     checked_key,
     describe_command,
     input_blocks,
@@ -59,6 +57,7 @@ from refold.sessions.access import (
     run_options,
 )
 from refold.sessions.named_content import NamedContent, aside_command, content_at, take_back_command
+from refold.sessions.people import answer_command, answer_of
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
 

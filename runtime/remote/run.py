@@ -17,6 +17,7 @@ from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.remote.follow import POLL_S, follow_run
+from refold.sessions.access import NamedUser
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import input_of, place_of
 from refold.sessions.sent_input import RunEvents
@@ -79,6 +80,7 @@ class ConnectedRun:
         take: Callable[[], Awaitable[RunId | None]] = never_taken,
         *,
         key: str | None = None,
+        named: NamedUser | None = None,
     ) -> None:
         self.session: SessionId = session.id
         self.key = key
@@ -87,6 +89,7 @@ class ConnectedRun:
         """Its id within the session; None = no runtime has taken the input yet."""
         self._session = session
         self._take = take
+        self._named = named
 
     @property
     def id(self) -> str | None:
@@ -99,11 +102,18 @@ class ConnectedRun:
         Cancelling the task that awaits this stops the wait and leaves the run alone.
 
         Raises:
-            CommandRejected: the runtime has refused the input, or the session was deleted.
+            CommandRejected: the runtime has refused the input, or the session was deleted or is another user's.
             PersistenceError: the log cannot be read.
         """
         run, connection = await self._taken(), self._session.connection
-        followed = await follow_run(connection.log, self.session, run, connection.clock, through_stops=True)
+        followed = await follow_run(
+            connection.log,
+            self.session,
+            run,
+            connection.clock,
+            through_stops=True,
+            named=self._named,
+        )
         if not isinstance(followed, RunResult):
             raise CommandRejected(followed.why)
         return followed

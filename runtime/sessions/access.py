@@ -7,8 +7,8 @@ and ids. The rule: what reaches the actor is checked and clean, and has passed t
 import copy
 import logging
 import math
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeAlias, TypedDict, TypeVar, cast
 
@@ -23,13 +23,12 @@ from refold.actors.cooperative import in_turns
 from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
 from refold.context import RuntimeContext
-from refold.events.core.cleaning import clean_json, clean_text, recorded_reason
+from refold.events.core.cleaning import clean_text
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import (
     DocumentBlock,
     GivenContent,
     ImageBlock,
-    Json,
     Message,
     StoredBlock,
     TextBlock,
@@ -42,7 +41,6 @@ from refold.events.core.ids import (
     RunId,
     SessionId,
     StreamName,
-    ToolCallId,
     checked_identifier,
     stream_name,
 )
@@ -61,10 +59,12 @@ from refold.events.session.commands import (
     SessionCommand,
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.events import QuestionAsked, SessionEvent, SessionOpened
+from refold.events.session.events import QuestionAsked, SessionDescribed, SessionEvent, SessionOpened
 from refold.events.session.state import FinishedRun, SessionState, find_call, question_id
 from refold.inspection.log_reading import content_by_hash
 from refold.options import Settings
+from refold.publishing.notifications import Published, RecordedSessionEvent
+from refold.publishing.subscription import Admit
 from refold.sessions.outcome import OwnType, RunResult, result_of
 from refold.sessions.structured_output import output_schema, run_instruction, value_problem
 from refold.stores.event_store import EventStore
@@ -252,19 +252,40 @@ def metadata_in(
     )
 
 
-async def require_user(store: EventStore, session: SessionId, described: DescribeSession | None) -> None:
-    """Return where a session is not another user's than the one who is named; one that has not begun is nobody's.
+class NamedUser:
+    """The user whom a handle names, and what it says of its session; shared by all that is made of the handle."""
 
-    Raises:
-        CommandRejected: it is another user's.
-        PersistenceError: the log cannot be read.
-    """
-    if described is None or described.user is None:
-        return
-    found = Fold(stream_name(SESSION_KIND, session), SESSION_CORE, SESSION_CODEC)
-    await found.read(store)
-    if found.state.user not in (None, described.user):
-        raise CommandRejected(f"session {session!r} is another user's; use a session of user {described.user!r}")
+    def __init__(self, session: SessionId, said: DescribeSession | None) -> None:
+        self.session = session
+        self.said = said
+        """Recorded with the next command; None = nothing."""
+        self.user = said.user if said is not None else None
+        self.is_checked = self.user is None
+        """Whether no user is named, or the session is known to be that user's, which it stays."""
+
+    def check(self, user: str | None) -> None:
+        """Take note whose the session is; None = it has not begun, or has no user yet.
+
+        Raises:
+            CommandRejected: it is another user's.
+        """
+        if self.is_checked or user is None:
+            return
+        if user != self.user:
+            raise CommandRejected(f"session {self.session!r} is another user's; use a session of user {self.user!r}")
+        self.is_checked = True
+
+    async def require(self, store: EventStore) -> None:
+        """Do as `check`, by the log, which is read only as long as it is not known whose the session is.
+
+        Raises:
+            CommandRejected: it is another user's.
+            PersistenceError: the log cannot be read.
+        """
+        if not self.is_checked:
+            found = Fold(stream_name(SESSION_KIND, self.session), SESSION_CORE, SESSION_CODEC)
+            await found.read(store)
+            self.check(found.state.user)
 
 
 def describe_command(user: str | None, metadata: Mapping[str, str | None] | None) -> DescribeSession | None:
@@ -353,8 +374,7 @@ class SessionAccess:
         self._is_own_type = False
         """Whether that is of a run, whichever agent answers."""
         self.session = session
-        self._described = [described]
-        """What its user says of the session, in the one place of all that are made of it; None = nothing."""
+        self.named = NamedUser(session, described)
         self.stream = stream_name(SESSION_KIND, session)
 
     def of_run(self, deps: object, given: RunOverrides) -> Self:
@@ -381,9 +401,13 @@ class SessionAccess:
             output_type = self.context.output_types.get(finished.agent)
         return await result_of(finished, self.context.store, output_type)
 
+    def of_session(self, session: SessionId) -> "SessionAccess":
+        """Return access to another session for the same user."""
+        return SessionAccess(self.context, session, described=describe_command(self.named.user, None))
+
     async def of_session_below(self, session: SessionId) -> "SessionAccess":
         """Return access to a session that a call began; its runs have the same `deps`, or those of their own agent."""
-        below = SessionAccess(self.context, session)
+        below = self.of_session(session)
         agent = await below.read(lambda state: state.agent, vital=True)
         below.deps = self.deps if agent not in self.context.dependencies.of_agents else None
         return below
@@ -400,9 +424,47 @@ class SessionAccess:
         Raises:
             ActorStopped: the runtime is closed, or the session has failed.
             BackpressureShed: too many messages wait, and this one is not vital.
+            CommandRejected: the session is another user's.
         """
         self.context.require_open()
-        return await self.context.reach.read(self.stream, question, vital=vital)
+        if self.named.is_checked:
+            return await self.context.reach.read(self.stream, question, vital=vital)
+        user, answer = await self.context.reach.read(
+            self.stream, lambda state: (state.user, question(state)), vital=vital
+        )
+        self.named.check(user)
+        return answer
+
+    @asynccontextmanager
+    async def own(self) -> AsyncGenerator[None]:
+        """Raise CommandRejected where the session is another user's, before the log is read inside, or by then."""
+        await self.named.require(self.context.store)
+        yield
+        await self.named.require(self.context.store)
+
+    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
+        """As `RuntimeContext.recorded_after`; raises CommandRejected where the session is another user's."""
+        page = await self.context.recorded_after(session, version, limit)
+        await self.named.require(self.context.store)
+        return page
+
+    def admission(self) -> Admit | None:
+        """Return what is asked before a reader who follows the session has an item; None = nothing is to be asked.
+
+        It raises CommandRejected where the session is another user's. The log is looked at once; behind that, what
+        gives the session to a user is among the items.
+        """
+        looked = False
+
+        async def admit(item: Published | None) -> None:
+            nonlocal looked
+            if not looked:
+                await self.named.require(self.context.store)
+                looked = True
+            elif isinstance(item, RecordedEvent) and isinstance(item.event, SessionDescribed):
+                self.named.check(item.event.user)
+
+        return admit if self.named.user is not None else None
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
         """Return when a command is accepted and durable.
@@ -426,13 +488,14 @@ class SessionAccess:
             hooks = self.context.hooks_of(agent)
             if hooks is not None:
                 deps = self.context.dependencies.of(self.session, None, agent) if self.deps is None else self.deps
-                where = hook_context(as_described(of, self._described[0]), deps=deps)
+                where = hook_context(as_described(of, self.named.said), deps=deps)
                 redaction = self.context.journal.redaction
                 command, payloads = await hooked_input(hooks, where, command, payloads or {}, redaction)
                 self.context.require_open()
         if isinstance(command, DecideApproval | AnswerQuestion):
-            await require_fitting(self.context, self.stream, command)
-        described = self._described[0]
+            async with self.own():
+                await require_fitting(self.context, self.stream, command)
+        described = self.named.said
         require_unredacted(described, self.context.journal.redaction)
         require_unredacted(command if isinstance(command, DescribeSession) else None, self.context.journal.redaction)
         vital = isinstance(command, ABOUT_ACCEPTED_WORK)
@@ -442,12 +505,10 @@ class SessionAccess:
         timeout_s = math.inf if isinstance(command, SendInput) else None
         performed = await self.context.reach.ask(self.stream, envelope, timeout_s=timeout_s)
         if described is not None:  # Said once: what is said of the session elsewhere stays.
-            self._described[0] = describe_command(described.user, None)
+            self.named.said = describe_command(described.user, None)
+        if isinstance(command, DescribeSession) and command.user == self.named.user:
+            self.named.check(command.user)  # That is durable.
         return performed
-
-    def described_first(self) -> DescribeSession | None:
-        """Return what is recorded of the session in front of a command."""
-        return self._described[0]
 
     def cancel_surely(self, command: CancelRun) -> None:
         """Have a run cancelled, also where the log refuses at first; from any thread."""
@@ -462,56 +523,21 @@ class SessionAccess:
     async def state_at(self, version: int | None = None) -> SessionState:
         """As `Session.state_at`."""
         fold = Fold(self.stream, SESSION_CORE, SESSION_CODEC)
-        await fold.read(self.context.store, version=version, sealed=False)
+        async with self.own():
+            await fold.read(self.context.store, version=version, sealed=False)
         return fold.state
 
     async def payload(self, name: PayloadHash | str) -> bytes:
         """As `Session.payload`."""
         self.context.require_open()
-        return await content_by_hash(self.context.store, self.stream, name)
+        async with self.own():
+            return await content_by_hash(self.context.store, self.stream, name)
 
 
 def require_no_own_deps(settings: Settings, deps: object) -> None:
     """Raise ConfigError where a session or a run has deps of its own, and another process may run it."""
     if settings.share and deps is not None:
         raise ConfigError("deps of a session or a run stay in this process, and its log is shared; use Agent.deps")
-
-
-ANSWER_BYTES_MAX = 256 * 1024
-"""Most bytes of an answer, as JSON."""
-
-_QUESTION_ID = re.compile(r"(call_[0-9]+_[0-9]+)\.([1-9][0-9]{0,8})")
-
-
-def answer_command(question: str, value: object, error: str | None, key: str | None) -> AnswerQuestion:
-    """Return the command that answers a question, named by its id or by its call.
-
-    Raises:
-        CommandRejected: that is no name, the answer cannot be recorded, or there is one and a reason why there is none.
-    """
-    name = checked_name(question, "question")
-    numbered = _QUESTION_ID.fullmatch(name)
-    if error is not None and value is not None:
-        raise CommandRejected("give an answer, or the reason why there is none, not both")
-    answer = answer_of(value)
-    return AnswerQuestion(
-        call=ToolCallId(numbered[1] if numbered is not None else name),
-        number=int(numbered[2]) if numbered is not None else None,
-        answer=answer,
-        error=(recorded_reason(error) or NO_ANSWER_TEXT) if error is not None else None,
-        key=checked_key(key),
-    )
-
-
-NO_ANSWER_TEXT = "There is no answer."
-
-
-def answer_of(value: object) -> Json:
-    """Return an answer as plain JSON; raise CommandRejected where it cannot be recorded, or is too large."""
-    answer = clean_json(value, "answer")
-    if (size := len(msgspec.json.encode(answer))) > ANSWER_BYTES_MAX:
-        raise CommandRejected(f"an answer has at most {ANSWER_BYTES_MAX:,} bytes of JSON, not {size:,}")
-    return answer
 
 
 def require_answer(question: QuestionAsked | None, command: AnswerQuestion) -> None:

@@ -187,7 +187,8 @@ class EditedHistory:
             CommandRejected: a run is under way, or what that event brought is not in what the model is shown.
             ConfigError: there is no such version, message or part, or it brought nothing that a model is shown.
         """
-        named = await content_at(self._access.context.store, self._access.session, version)
+        async with self._access.own():
+            named = await content_at(self._access.context.store, self._access.session, version)
         await self._access.ask(aside_command(named, version, message, part, reason, key))
 
     async def take_back(self, version: int, *, reason: str = "", key: str | None = None) -> None:

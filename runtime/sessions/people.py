@@ -5,14 +5,19 @@ is told of both, and each says whose it is.
 """
 
 import copy
+import re
 from collections.abc import AsyncIterator, Mapping
+
+import msgspec
 
 from refold.actors.agent.subsession import ancestors_of, children_prefix
 from refold.actors.calls.verdicts import given_arguments
 from refold.context import RuntimeContext
-from refold.events.core.cleaning import recorded_reason
+from refold.events.core.cleaning import clean_json, recorded_reason
+from refold.events.core.content import Json
+from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import SessionId, ToolCallId, kind_and_identifier
-from refold.events.session.commands import DecideApproval
+from refold.events.session.commands import AnswerQuestion, DecideApproval
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.events import QuestionAsked, ToolApprovalRequested
 from refold.events.session.state import (
@@ -22,7 +27,7 @@ from refold.events.session.state import (
     question_id,
     reason_to_ask,
 )
-from refold.sessions.access import SessionAccess, answer_command, checked_flag, checked_key, checked_name
+from refold.sessions.access import SessionAccess, checked_flag, checked_key, checked_name
 from refold.stores.event_store import EventStore
 
 
@@ -101,6 +106,43 @@ def questions_in(state: SessionState) -> list[AwaitedQuestion]:
 _FIELDS_ASKED = QuestionAsked.__struct_fields__
 
 
+ANSWER_BYTES_MAX = 256 * 1024
+"""Most bytes of an answer, as JSON."""
+
+_QUESTION_ID = re.compile(r"(call_[0-9]+_[0-9]+)\.([1-9][0-9]{0,8})")
+
+
+def answer_command(question: str, value: object, error: str | None, key: str | None) -> AnswerQuestion:
+    """Return the command that answers a question, named by its id or by its call.
+
+    Raises:
+        CommandRejected: that is no name, the answer cannot be recorded, or there is one and a reason why there is none.
+    """
+    name = checked_name(question, "question")
+    numbered = _QUESTION_ID.fullmatch(name)
+    if error is not None and value is not None:
+        raise CommandRejected("give an answer, or the reason why there is none, not both")
+    answer = answer_of(value)
+    return AnswerQuestion(
+        call=ToolCallId(numbered[1] if numbered is not None else name),
+        number=int(numbered[2]) if numbered is not None else None,
+        answer=answer,
+        error=(recorded_reason(error) or NO_ANSWER_TEXT) if error is not None else None,
+        key=checked_key(key),
+    )
+
+
+NO_ANSWER_TEXT = "There is no answer."
+
+
+def answer_of(value: object) -> Json:
+    """Return an answer as plain JSON; raise CommandRejected where it cannot be recorded, or is too large."""
+    answer = clean_json(value, "answer")
+    if (size := len(msgspec.json.encode(answer))) > ANSWER_BYTES_MAX:
+        raise CommandRejected(f"an answer has at most {ANSWER_BYTES_MAX:,} bytes of JSON, not {size:,}")
+    return answer
+
+
 class SessionForPeople:
     """The part of a session that people decide about."""
 
@@ -160,7 +202,7 @@ class SessionForPeople:
         found = await self._access.read(approvals_in)
         if below:
             async for name in sessions_below(self._context.store, self.id, with_pending=True):
-                found += await SessionAccess(self._context, name).read(approvals_in)
+                found += await self._access.of_session(name).read(approvals_in)
         return found
 
     async def answer(
@@ -203,5 +245,5 @@ class SessionForPeople:
         found = await self._access.read(questions_in)
         if below:
             async for name in sessions_below(self._context.store, self.id, with_pending=True):
-                found += await SessionAccess(self._context, name).read(questions_in)
+                found += await self._access.of_session(name).read(questions_in)
         return found

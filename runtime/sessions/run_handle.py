@@ -25,7 +25,7 @@ from refold.events.session.events import (
     TimerSet,
 )
 from refold.events.session.state import FinishedRun, SessionKey, SessionState, run_of_input
-from refold.publishing.event_bus import EndedRun, cancelled_in_queue
+from refold.publishing.event_bus import EndedRun, EventBus, cancelled_in_queue
 from refold.publishing.notifications import Published, RecordedSessionEvent, Streamed
 from refold.publishing.subscription import CAPACITY, ReadEvents, ReadingPlace, Subscription
 from refold.sessions.access import SessionAccess, checked_key
@@ -66,6 +66,10 @@ class RunHandle(Generic[Out_co]):
             PersistenceError: the log cannot be read.
         """
         access, bus = self._access, self._access.context.event_bus
+        async with access.own():
+            return await access.result(await self._finished(access, bus))
+
+    async def _finished(self, access: SessionAccess, bus: EventBus) -> FinishedRun:
         with bus.follow(self.session) as follower:
             bus.await_only(self.session, self.run, follower)
             ended = await access.read(lambda state: ended_in(state, self.run))
@@ -73,7 +77,7 @@ class RunHandle(Generic[Out_co]):
                 ended = await self._ended_in_log()
             if ended is None or bus.is_ending(self.session, self.run):
                 ended = await follower.ended(self.run)
-        return await access.result(await finished_at(access, ended))
+        return await finished_at(access, ended)
 
     async def cancel(self, *, reason: str | None = None) -> None:
         """End the run as cancelled, and return when that is durable; one that has ended stays.
@@ -138,6 +142,7 @@ class RunReader:
             capacity=capacity,
             after_version=input_of(run) - 1,
             known=start,
+            admit=access.admission(),
         )
         self._subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run
 
@@ -158,6 +163,7 @@ class RunReader:
         Raises:
             StreamDeleted: the session was deleted before the reader had anything; later, the reader ends.
             PersistenceError: the log cannot be read; ask again.
+            CommandRejected: the session turned out to be another user's.
             ActorStopped: the runtime closed before this reader had seen all events; the log has them.
         """
         while not self._over:
@@ -206,7 +212,7 @@ def events_from(access: SessionAccess, run: RunId) -> ReadEvents:
     """Return what reads a session's events, and raises StreamDeleted where the log has not even the input of a run."""
 
     async def read(session: SessionId, after_version: int, limit: int) -> list[RecordedSessionEvent]:
-        page = await access.context.recorded_after(session, after_version, limit)
+        page = await access.recorded_after(session, after_version, limit)
         if not page and after_version < input_of(run):
             raise StreamDeleted(access.stream)
         return page

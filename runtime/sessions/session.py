@@ -177,7 +177,8 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             PersistenceError: the log cannot be read.
         """
         record = await self._access.read(lambda state: state.keys.get(key)) if isinstance(key, str) else None
-        name, options = await known_run(self._context.store, self.id, run, key, lambda _: record)
+        async with self._access.own():
+            name, options = await known_run(self._context.store, self.id, run, key, lambda _: record)
         return RunHandle(self._access.of_found(options), name)
 
     async def remind(
@@ -326,10 +327,12 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         Raises:
             PersistenceError: the log cannot be read.
         """
-        store = self._context.store
-        heads = await store.list_streams(prefix=stream_name(SESSION_KIND, children_prefix(self.id)))
-        names = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
-        return [Session(self._context, name) for name in names if await parent_of(store, name) == self.id]
+        store, of_user = self._context.store, describe_command(self._access.named.user, None)
+        async with self._access.own():
+            heads = await store.list_streams(prefix=stream_name(SESSION_KIND, children_prefix(self.id)))
+            names = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+            found = [name for name in names if await parent_of(store, name) == self.id]
+        return [Session(self._context, name, described=of_user) for name in found]
 
     async def resume(self) -> None:
         """Let an open run go on that was parked, goes step by step, or waits because of `auto_resume=False`."""
@@ -373,8 +376,10 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             results=results,
             keep_run=keep_run,
         )
-        made = await fork_in(self._context, self.id, wanted)
-        return Session(self._context, made.session, self._output_type, self._access.deps)
+        async with self._access.own():
+            made = await fork_in(self._context, self.id, wanted)
+        of_user = describe_command(self._access.named.user, None)
+        return Session(self._context, made.session, self._output_type, self._access.deps, of_user)
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; open calls have a result that says so."""
@@ -428,7 +433,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         Raises:
             PersistenceError: the log cannot be read.
         """
-        first = await self._context.recorded_after(self.id, 0, 1)
+        first = await self._access.recorded_after(self.id, 0, 1)
         if not first:
             return None
         user, metadata = await self._access.read(lambda state: (state.user, dict(state.metadata)))
@@ -458,7 +463,8 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             PersistenceError: the log cannot be read.
         """
         self._context.require_open()
-        return await read_steps(self._context.store, self._access.stream)
+        async with self._access.own():
+            return await read_steps(self._context.store, self._access.stream)
 
     async def statistics(self) -> SessionStatistics:
         """Return the session's steps with its thoughts, actions and observations, and how it went as a whole.
@@ -469,7 +475,8 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         self._context.require_open()
         stream = self._access.stream
         failed = self._context.failed_appends_of(stream)
-        return await read_stream_statistics(self._context.store, stream, append_errors=failed)
+        async with self._access.own():
+            return await read_stream_statistics(self._context.store, stream, append_errors=failed)
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.
@@ -482,7 +489,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
     async def events(self, *, after_version: int = 0) -> AsyncIterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
         version = after_version
-        while page := await self._context.recorded_after(self.id, version, EVENTS_PAGE):
+        while page := await events_page(self, version):
             for recorded in page:
                 yield recorded
             if len(page) < EVENTS_PAGE:
@@ -505,10 +512,19 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             ActorStopped: the runtime is closed.
         """
         self._context.require_open()
-        context = self._context
         return Subscription(
-            context.event_bus, context.recorded_after, self.id, capacity=capacity, after_version=after_version
+            self._context.event_bus,
+            self._access.recorded_after,
+            self.id,
+            capacity=capacity,
+            after_version=after_version,
+            admit=self._access.admission(),
         )
+
+
+async def events_page(session: Session[Any], after_version: int) -> list[RecordedEvent[SessionEvent]]:
+    """Return the next EVENTS_PAGE events of a session after a version, or those there are; raises as `Session`."""
+    return await session._access.recorded_after(session.id, after_version, EVENTS_PAGE)
 
 
 def _history_parts(state: SessionState) -> list[tuple[Sequence[Message], int]]:

@@ -6,12 +6,12 @@ stands behind a face is touched on its loop's thread only, as long as that runs;
 yielded.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, Unpack
+from typing import Any, Generic, Self, Unpack
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
@@ -21,17 +21,14 @@ from refold.events.core.content import Json
 from refold.events.core.ids import RunId, SessionId
 from refold.events.session.events import SessionEvent
 from refold.lineage.fork import Results
-from refold.publishing.notifications import Published, RecordedSessionEvent
+from refold.publishing.notifications import Published
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import Input, RunOverrides
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import RunHandle, RunReader
-from refold.sessions.session import EVENTS_PAGE, Session
+from refold.sessions.session import EVENTS_PAGE, Session, events_page
 from refold.sessions.stream import RunStream
 from refold.type_parameters import Out_co
-
-ReadInThread: TypeAlias = Callable[[SessionId, int, int], Coroutine[Any, Any, list[RecordedSessionEvent]]]
-"""Given a session, a version and a limit, returns the next events after that version; awaited on the loop."""
 
 
 class SyncRunStream(Generic[Out_co]):
@@ -229,10 +226,9 @@ class SyncSession(Generic[Out_co]):
     in a thread that runs an event loop, which it would stop.
     """
 
-    def __init__(self, loop_thread: LoopThread, session: Session[Out_co], read: ReadInThread) -> None:
+    def __init__(self, loop_thread: LoopThread, session: Session[Out_co]) -> None:
         self.loop_thread = loop_thread
         self.asynchronous = session
-        self._read = read
 
     @property
     def id(self) -> SessionId:
@@ -273,7 +269,7 @@ class SyncSession(Generic[Out_co]):
         This blocks the calling thread. An interrupt, such as Ctrl-C, counts as the cancellation of its task.
         """
         found = self.loop_thread.run(self.asynchronous.children)
-        return [SyncSession(self.loop_thread, child, self._read) for child in found]
+        return [SyncSession(self.loop_thread, child) for child in found]
 
     def fork(
         self,
@@ -299,7 +295,7 @@ class SyncSession(Generic[Out_co]):
                 at, name=name, model=model, system_prompt=system_prompt, results=results, keep_run=keep_run
             )
         )
-        return SyncSession(self.loop_thread, made, self._read)
+        return SyncSession(self.loop_thread, made)
 
     def stream(
         self,
@@ -339,7 +335,7 @@ class SyncSession(Generic[Out_co]):
     def events(self, *, after_version: int = 0) -> Iterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
         version = after_version
-        while page := self.loop_thread.run(partial(self._read, self.id, version, EVENTS_PAGE)):
+        while page := self.loop_thread.run(partial(events_page, self.asynchronous, version)):
             yield from page
             if len(page) < EVENTS_PAGE:
                 return

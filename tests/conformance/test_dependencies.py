@@ -80,6 +80,18 @@ def desk_in(seen: list[str], name: str = "desk") -> Callable[[], contextlib.Abst
     return open_desk
 
 
+def plain_desk_in(seen: list[str]) -> Callable[[], contextlib.AbstractContextManager[Desk]]:
+    @contextlib.contextmanager
+    def open_desk() -> Iterator[Desk]:
+        seen.append("desk opens")
+        try:
+            yield Desk()
+        finally:
+            seen.append("desk closes")
+
+    return open_desk
+
+
 async def _made() -> Desk:
     return Desk()
 
@@ -94,8 +106,13 @@ async def _made() -> Desk:
         (lambda seen: _made, []),
         (lambda seen: desk_in(seen), ["desk opens", "desk closes"]),
         (lambda seen: desk_in(seen)(), ["desk opens", "desk closes"]),
+        (lambda seen: plain_desk_in(seen), ["desk opens", "desk closes"]),
+        (lambda seen: plain_desk_in(seen)(), ["desk opens", "desk closes"]),
     ],
-    ids=["value", "function", "class", "partial", "async function", "function of a manager", "manager"],
+    ids=[
+        *("value", "function", "class", "partial", "async function", "function of a manager", "manager"),
+        *("function of a plain manager", "plain manager"),
+    ],
 )
 async def test_deps_are_opened_once_with_a_runtime_and_closed_with_it(
     deps: Callable[[list[str]], object], happens: list[str], log: EventStore
@@ -470,11 +487,6 @@ def _broken() -> Desk:
     raise ValueError("no database")
 
 
-@contextlib.contextmanager
-def _plain_manager() -> Iterator[Desk]:
-    yield Desk()
-
-
 @asynccontextmanager
 async def _broken_manager() -> AsyncIterator[Desk]:
     raise OSError("no network")
@@ -490,7 +502,6 @@ async def _broken_manager() -> AsyncIterator[Desk]:
         ),
         (lambda: _broken_manager, r"cannot be opened at .*: OSError: no network$"),
         (lambda: _no_decorator, "are a generator; put @asynccontextmanager above the function"),
-        (lambda: _plain_manager, "are a generator; put @asynccontextmanager"),
         (lambda: _made(), "are a coroutine; give the function"),
         (lambda: lambda needed: needed, r"cannot be opened.*: TypeError: .*needed"),
     ],

@@ -45,7 +45,7 @@ NOT_FOR_THREADS = {
 
 OTHER_NAMES = {"aclose": "close"}
 
-WRITTEN_FOR_THREADS = {"aclose", "close", "result", "run", "session", "submit"}
+WRITTEN_FOR_THREADS = {"aclose", "close", "fork", "result", "run", "session", "submit"}
 """Coroutines whose counterparts have a docstring of their own."""
 
 IN_THREADS = {
