@@ -58,7 +58,6 @@ AT_HOME_IN = {
         "runtime/replay/shadow/acts.py",
         "scenarios/world/inbox.py",
         "stores/",
-        "tests/selfcheck/storage/recovered_reader.py",
         "tests/selfcheck/storage/recovery_reader.py",
         "tests/selfcheck/storage/workload.py",
         "tests/selfcheck/hostile/table_mutations.py",

@@ -11,7 +11,7 @@ rule: what is not in the log is refused, so that a test never goes on with somet
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import msgspec
 
@@ -156,7 +156,11 @@ class RecordedTools(Sequence[Tool[..., Any]]):
     def __len__(self) -> int:
         return len(self._tools)
 
-    def __getitem__(self, place: Any) -> Any:
+    @overload
+    def __getitem__(self, place: int) -> Tool[..., Any]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Tool[..., Any]]: ...
+    def __getitem__(self, place: int | slice) -> Tool[..., Any] | list[Tool[..., Any]]:
         return self._tools[place]
 
     def __iter__(self) -> Iterator[Tool[..., Any]]:

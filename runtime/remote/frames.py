@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -105,7 +105,10 @@ class Answered(msgspec.Struct, frozen=True, array_like=True, tag="answered"):
     """As in the inbox; empty = it is not known, so that the command goes there."""
 
 
-Frame: TypeAlias = Hello | Durable | Noted | Piece | Report | Answered
+News: TypeAlias = Hello | Durable | Noted | Piece | Report
+"""What an owner says of its own accord."""
+
+Frame: TypeAlias = News | Answered
 """What an owner says."""
 
 
@@ -199,7 +202,7 @@ def bell_path(path: Path) -> Path:
 
 
 @contextmanager
-def address_of(path: Path) -> Iterator[str]:
+def address_of(path: Path) -> Generator[str, None, None]:
     """Give the address of a socket at a path, however long the path of its folder is.
 
     Raises:

@@ -46,7 +46,7 @@ from refold.publishing.notifications import Progressed, Streamed
 from refold.publishing.subscription import ANSWER_OVER, read_recorded
 from refold.remote.client import outcome_within, stir_watches
 from refold.remote.follow import LOOK_ANYWAY_S, POLL_S, Changes, signatures
-from refold.remote.frames import Durable, Frame, Hello, Noted, Piece, Report
+from refold.remote.frames import Durable, Hello, News, Noted, Piece, Report
 from refold.remote.listener import Alarm, Listener
 from refold.remote.protocol import (
     Done,
@@ -113,7 +113,7 @@ class Guest:
         self._system = system
         self._clock = system.clock
         self._bus = bus
-        self._position = position
+        self._position: int = position
         self._inbox = Inbox(self.log, self._clock, allow_shared_folder=settings.allow_shared_folder)
         self._folds: OrderedDict[StreamName, _Folded] = OrderedDict()
         self._over: OrderedDict[SessionId, int] = OrderedDict()
@@ -316,7 +316,7 @@ class Guest:
 
     # What is told
 
-    async def _hear(self, frame: Frame) -> None:
+    async def _hear(self, frame: News) -> None:
         match frame:
             case Hello(owner=owner, position=position):
                 if owner != self._owner:

@@ -22,10 +22,10 @@ from refold.remote.frames import (
     FRAME_BYTES_MAX,
     Answered,
     Attend,
-    Frame,
     Give,
     Hello,
     Look,
+    News,
     address_of,
     bell_path,
     encoded,
@@ -89,7 +89,7 @@ class Listener:
     Args:
         path: the log's absolute path.
         clock: times the attempts to reach an owner.
-        hear: awaited with each frame.
+        hear: awaited with what the owner tells.
         lost: called when the bell was heard, and is not any more.
         attends: hear of pieces of answers too.
     """
@@ -98,7 +98,7 @@ class Listener:
         self,
         path: Path,
         clock: Clock,
-        hear: Callable[[Frame], Awaitable[None]],
+        hear: Callable[[News], Awaitable[None]],
         lost: Callable[[], object],
         *,
         attends: bool,
@@ -225,7 +225,7 @@ class Ears:
         """Have the owner look into the inbox."""
         self._listener.ring()
 
-    async def _hear(self, frame: Frame) -> None:
+    async def _hear(self, frame: News) -> None:
         self._tell()
 
     def _tell(self) -> None:

@@ -96,7 +96,7 @@ _FURTHER: dict[type[ev.SessionEvent], Callable[[SessionState, Any], dict[str, ob
 }
 """What else a command says, by the stimulus that it became."""
 
-_OF_THE_COMMAND = {
+_OF_THE_COMMAND: dict[type[ev.SessionEvent], tuple[str, ...]] = {
     ev.HistoryImported: ("digest",),
     ev.InputSetAside: ("messages", "digest"),
     ev.ModelInterrupted: ("content",),
@@ -140,7 +140,7 @@ def admitted_otherwise(
         difference = Difference(path="admit", left=left, right=right)
         return None if comparison.accepts(difference) else Mismatch(difference, left, right)
     if type(now) is kind:
-        kept: list[str] = ["at", *_OF_THE_COMMAND.get(kind, ())]
+        kept = ["at", *_OF_THE_COMMAND.get(kind, ())]
         if isinstance(stimulus, ev.ModelResponded) and stimulus.stop_details is None:
             kept.append("stop_details")  # Logs of before do not have them.
         for name in kept:

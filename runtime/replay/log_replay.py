@@ -431,10 +431,10 @@ def _beginning(
     bundle: BundleManifest | None,
 ) -> "Begin":
     """Return what makes, in a child, what replays streams."""
-    from refold.replay.agent_replay import AgentsReplay
+    agents_of = _agents_of(agent, answer_s, deps, bundle) if agent is not None else None
 
     def begin(store: EventStore, page: "Page") -> "Work":
-        agents = AgentsReplay(store, agent, answer_s, deps, page.tell, bundle) if agent is not None else None
+        agents = agents_of(store, page) if agents_of is not None else None
 
         async def work(head: StreamHead, gone: dict[str, str]) -> _Findings:
             findings = _Findings(Accepting(meant), lambda _, events: page.count(events))
@@ -445,6 +445,14 @@ def _beginning(
         return work
 
     return begin
+
+
+def _agents_of(
+    agent: "AnyAgent", answer_s: float, deps: object, bundle: BundleManifest | None
+) -> "Callable[[EventStore, Page], AgentsReplay]":
+    from refold.replay.agent_replay import AgentsReplay
+
+    return lambda store, page: AgentsReplay(store, agent, answer_s, deps, page.tell, bundle)
 
 
 async def _replay_in_shadows(

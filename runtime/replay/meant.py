@@ -140,7 +140,7 @@ class Accepting:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Give what was found, for another process."""
-        return _found, (self._accepted, self._met)
+        return Accepting, (NOTHING_MEANT,), {"_accepted": self._accepted, "_met": self._met}
 
     def merge(self, later: "Accepting") -> None:
         """Add what another one accepted after this one."""
@@ -163,12 +163,6 @@ class Accepting:
 
     def _is_ignored(self, *paths: str) -> bool:
         return any(pattern.match(path) for pattern in self._ignored for path in paths)
-
-
-def _found(accepted: dict[tuple[str, str], int], met: set[tuple[str, str | None]]) -> Accepting:
-    made = Accepting(NOTHING_MEANT)
-    made._accepted, made._met = accepted, met  # pyright: ignore[reportPrivateUsage]
-    return made
 
 
 def _pattern(path: str) -> re.Pattern[str]:

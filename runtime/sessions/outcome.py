@@ -1,6 +1,6 @@
 """What a caller is told of a run: how it ended, what one turn did, and what model calls took."""
 
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, final
 
 import msgspec
 
@@ -40,6 +40,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: RunError
 
 
+@final
 class Tripped(Failed, frozen=True, kw_only=True, tag="tripped"):
     """A guardrail did not let the input, or the answer, pass; the run failed for it, with an error of that kind."""
 

@@ -7,6 +7,7 @@ code went on as if nothing were; and code that gives none is waited for only so 
 
 import asyncio
 import errno
+import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -121,7 +122,7 @@ def _take() -> tuple[RefusedAct, ...]:
 def _place_of_caller() -> str:
     """Return the innermost line of the application that is being run, not of a library where there is another."""
     libraries = ""
-    for frame in _frames(sys._getframe(2)):  # pyright: ignore[reportPrivateUsage]
+    for frame in _frames(inspect.currentframe()):
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
         if module in _LEFT_OUT or module in sys.stdlib_module_names:
             continue

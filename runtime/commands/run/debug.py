@@ -6,7 +6,7 @@ import inspect
 import pdb
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -66,7 +66,7 @@ async def debug(
 
 
 @contextmanager
-def _debugged(functions: Sequence[Callable[..., Any]]) -> Iterator[None]:
+def _debugged(functions: Sequence[Callable[..., Any]]) -> Generator[None, None, None]:
     """Run what is within under a debugger that stops where one of the functions begins, in any thread."""
     debugger = pdb.Pdb() if sys.stdin.isatty() else pdb.Pdb(stdin=sys.stdin, stdout=sys.stdout)
     debugger.reset()
@@ -87,5 +87,5 @@ def _debugged(functions: Sequence[Callable[..., Any]]) -> Iterator[None]:
 
 def _first_line(code: Any) -> int:
     """Return the line of a function on which its own work begins."""
-    lines = [line for _, line in dis.findlinestarts(code) if line is not None]
+    lines = [line for _, line in dis.findlinestarts(code) if line]
     return next((line for line in lines if line > lines[0]), lines[0])

@@ -4,7 +4,8 @@ The rule: code that only reads is not in the way: files are opened for reading, 
 itself would write (byte code) and what a logger would write goes nowhere, and is not told.
 """
 
-import ctypes  # noqa: F401 - Whose own import would be refused.
+import ctypes  # noqa: F401  # pyright: ignore[reportUnusedImport] - Its own import would be refused.
+import inspect
 import logging
 import os
 import socket
@@ -12,11 +13,11 @@ import sqlite3
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import FrameType
-from typing import Any, Final
+from sqlite3 import dbapi2
+from typing import Any, Final, cast
 
 from refold.tools.dry_run import OutsideInDryRun, refuse
 
@@ -71,7 +72,7 @@ def refuse_acts(led_outside: frozenset[int]) -> None:
     threading.excepthook = _unless_refused(threading.excepthook)
     _refuse_open_sockets(led_outside)
     connect = _read_only(sqlite3.connect)
-    for module in (sqlite3, sqlite3.dbapi2):
+    for module in (sqlite3, dbapi2):
         vars(module)["connect"] = connect
     begins = "_adjust_thread_count"
     setattr(ThreadPoolExecutor, begins, _with_threads_of_here(getattr(ThreadPoolExecutor, begins)))
@@ -98,7 +99,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    frame = inspect.currentframe()
     importing = False
     while frame is not None:
         module = frame.f_globals.get("__name__")
@@ -114,8 +115,10 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _words(argument: Any) -> str:
     if isinstance(argument, tuple | list):
-        return " ".join(map(_words, argument))
-    return os.fsdecode(argument) if isinstance(argument, bytes | os.PathLike) else str(argument)
+        return " ".join(map(_words, cast("Sequence[Any]", argument)))
+    if isinstance(argument, bytes | os.PathLike):
+        return os.fsdecode(cast("bytes | os.PathLike[str]", argument))
+    return str(argument)
 
 
 def _is_readable(database: Any) -> bool:
