@@ -100,13 +100,11 @@ async def chat_of(chat: str, user: User, runtime: Runtime) -> Session[Answer]:
 Chat = Annotated[Session[Answer], Depends(chat_of)]
 
 
-async def run_of(run: str, chat: Chat, user: User, runtime: Runtime) -> RunHandle[Answer]:
+async def run_of(run: str, chat: Chat) -> RunHandle[Answer]:
     try:
-        found = await chat.run(run)
-    except ConfigError as error:
+        return await chat.run(run)
+    except (CommandRejected, ConfigError) as error:
         raise HTTPException(404, "this chat has no such run") from error
-    await chat_of(chat.id, user, runtime)  # It may have begun since it was looked at, as another user's.
-    return found
 
 
 Run = Annotated[RunHandle[Answer], Depends(run_of)]

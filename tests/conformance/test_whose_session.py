@@ -152,6 +152,22 @@ async def _upto(reader: refold.Subscription, version: int) -> AsyncIterator[refo
             return
 
 
+async def test_forks_and_children_are_of_the_user_for_whom_they_were_made() -> None:
+    helps = refold.ScriptedProvider([refold.say("Done.")])
+    helper = refold.Agent(name="helper", config=refold.AgentConfig(model="m"), provider=helps)
+    answers = [refold.use("helper", {"task": "Help"}), refold.say("Hello.")]
+    async with runtime_on(":memory:", *answers, tools=[helper.as_tool()]) as runtime:
+        bobs = await runtime.session(NEW, user="bob")
+        await (await runtime.session(NEW)).send("For all")
+        made = [await bobs.fork(name="fork"), *await bobs.children()]
+        assert len(made) == 2
+        for session in made:
+            await session.history()
+            await (await runtime.session(session.id)).describe(user="alice")
+            with pytest.raises(refold.CommandRejected, match="is another user's"):
+                await session.history()
+
+
 async def test_what_waits_in_another_users_session_is_not_decided_by_its_name(tmp_path: Path) -> None:
     async with handles_of_bob(tmp_path / "events.db") as (runtime, handles):
         await (await runtime.session("b", user="alice")).send("A secret")

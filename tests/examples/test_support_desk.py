@@ -228,7 +228,7 @@ async def test_a_chat_that_another_user_begins_at_the_same_moment_is_not_read() 
         chat = await desk.chat_of("new", "bob", runtime)
         run = await alice.run("new", "What do you know?")
         with pytest.raises(HTTPException, match="404"):
-            await desk.run_of(run.rpartition("/")[2], chat, "bob", runtime)
+            await desk.run_of(run.rpartition("/")[2], chat)
 
 
 async def test_the_same_key_is_the_same_run_and_never_another_question(app: FastAPI) -> None:
