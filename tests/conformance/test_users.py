@@ -15,7 +15,7 @@ from tests.memory.test_scopes import CARD, World, told
 ANOTHERS = "session 'a' is another user's"
 
 
-def runtime_on(log: Any, *answers: refold.ModelResponse, **options: Any) -> refold.AgentRuntime:
+def runtime_on(log: Any, *answers: Any, **options: Any) -> refold.AgentRuntime:
     provider = refold.ScriptedProvider([*answers] or [refold.say("Hello.")] * 9)
     return refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, log=log, **options)
 
