@@ -1,4 +1,4 @@
--- A Refold log, format 1. `refold.stores.sqlite_file` runs this once, in one transaction, and refuses a file whose
+-- A Refold log, format 1. `refold.stores.sqlite.file` runs this once, in one transaction, and refuses a file whose
 -- tables differ from it. Never edit it after a release: write a migration and raise FORMAT_VERSION.
 
 -- One row about the whole log.

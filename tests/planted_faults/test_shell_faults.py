@@ -123,7 +123,8 @@ def test_each_test_that_is_named_is_a_function_of_its_file_or_of_the_contract_th
     for test in {test.partition("[")[0] for fault in SHELL_FAULTS for test in fault.tests}:
         file, *_, name = test.split("::")
         source = (ROOT / "tests" / file).read_text(encoding="utf-8")
-        assert re.search(rf"^{name} =|\bdef {name}\(", source, re.MULTILINE) or f"def {name}(" in contracts, test
+        defined = rf"^(\w+, )*{name}(, \w+)* =|\bdef {name}\("
+        assert re.search(defined, source, re.MULTILINE) or f"def {name}(" in contracts, test
 
 
 @pytest.mark.parametrize(
