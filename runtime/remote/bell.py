@@ -165,8 +165,8 @@ class Bell:
     def answer(self, peer: "_Peer", given: Answered) -> None:
         """Tell a peer what came of its command, behind all that was told before."""
         self._flush()
-        if peer in self._peers:
-            peer.write(encoded([given]))
+        if peer in self._peers:  # What is too long for a frame is told through the inbox.
+            peer.write(encoded([given]) or encoded([Answered(given.number, b"")]))
 
     def farewell(self, peer: "_Peer") -> None:
         self._peers.pop(peer, None)

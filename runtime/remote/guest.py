@@ -126,6 +126,8 @@ class Guest:
         self._listener = Listener(self.log, self._clock, self._hear, self._lost, attends=True)
         self._insisting: set[Background] = set()
         self._complaint = ""
+        self._former: SQLiteStore | None = None
+        """As which the log was open before it was taken over; readers that have begun go on in it."""
         self._closed: asyncio.Future[None] = system.loop.create_future()
         self._work = [
             system.background("bell", self._listener.listen),
@@ -167,17 +169,18 @@ class Guest:
             PersistenceError: the log cannot be read.
         """
         await self._stop_listening()
-        former, self.store = self.store, store
+        self._former, self.store = self.store, store
         await self._catch_up(None)
-        await former.close()
 
     async def close(self) -> None:
-        """End, with all that it has begun; the log stays open."""
+        """End, with all that it has begun; the log that is in use stays open."""
         if not self._closed.done():
             self._closed.set_result(None)
         await self._stop_listening()
         for insisting in list(self._insisting):
             await insisting.stop()
+        if self._former is not None:
+            await self._former.close()
 
     async def _stop_listening(self) -> None:
         work, self._work = self._work, []
@@ -264,17 +267,17 @@ class Guest:
         self, session: SessionId, row: InboxCommand, key: str | None, timeout_s: float | None
     ) -> tuple[InboxOutcome, bool]:
         key = key if key is not None else uuid.uuid4().hex
-        given = decoded_outcome(await self._listener.give(session, key, encoded_command(row)))
+        limit_s = self._settings.ask_timeout_s if timeout_s is None else timeout_s
+        until_s = self._clock.monotonic_s() + limit_s
+        given = decoded_outcome(await self._listener.give(session, key, encoded_command(row), timeout_s=limit_s))
         if isinstance(given, Refused):
             raise CommandRejected(given.message)
         if given is not None:
             return given, True
         entry = await self._inbox.put(session, row, key)
-        limit_s = self._settings.ask_timeout_s if timeout_s is None else timeout_s
         outcome = entry.outcome
         if outcome is None:
             self._listener.ring()
-            until_s = self._clock.monotonic_s() + limit_s
             while outcome is None and (left_s := until_s - self._clock.monotonic_s()) > 0:
                 outcome = await outcome_within(self._inbox, entry, min(left_s, 3600.0), self._clock)
         if outcome is None:

@@ -5,6 +5,7 @@ Read `refold.remote.bell` first.
 
 import asyncio
 import logging
+import math
 import socket
 import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -126,8 +127,8 @@ class Listener:
         if self._writer is not None:
             self._writer.write(encoded([Look()]))
 
-    async def give(self, session: str, key: str, command: bytes) -> bytes:
-        """Give a command to the owner, and return what came of it; empty = that is not known."""
+    async def give(self, session: str, key: str, command: bytes, *, timeout_s: float = math.inf) -> bytes:
+        """Give a command to the owner, and return what came of it; empty = that is not known, or not in time."""
         writer = self._writer
         if writer is None or len(command) > GIVEN_BYTES_MAX:
             return b""
@@ -135,11 +136,19 @@ class Listener:
         number = self._given
         outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._outcomes[number] = outcome
+
+        def give_up() -> None:
+            if not outcome.done():
+                outcome.set_result(b"")
+
+        timer = self._clock.call_later(timeout_s, give_up) if timeout_s < math.inf else None
         try:
             writer.write(encoded([Give(number, session, key, command)]))
             return await outcome
         finally:
             del self._outcomes[number]
+            if timer is not None:
+                timer.cancel()
 
     async def listen(self) -> None:
         """Hear, and try again, for ever."""

@@ -9,9 +9,11 @@ nothing.
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -35,14 +37,18 @@ from refold.remote.listener import Alarm
 from refold.remote.protocol import (
     Done,
     Inbox,
+    InboxAllowTurn,
+    InboxAnswer,
     InboxCancel,
     InboxClear,
+    InboxDecide,
     InboxDelete,
     InboxDescribe,
     InboxEntry,
     InboxFork,
     InboxImport,
     InboxOutcome,
+    InboxResume,
     InboxSend,
     Refused,
     SessionRow,
@@ -57,6 +63,9 @@ from refold.sessions.access import as_described, hooked_input, require_fitting, 
 from refold.stores.sqlite.inbox import InboxFile
 
 log = logging.getLogger("refold.inbox")
+
+ABOUT_ACCEPTED_WORK: Final = (InboxAllowTurn, InboxAnswer, InboxCancel, InboxDecide, InboxResume)
+"""Commands that wait for no middleware which thinks about an input before them."""
 
 LOOK_ANYWAY_S: Final = 5.0
 """After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse,
@@ -95,8 +104,11 @@ class InboxReader:
         self._alarm = Alarm(context.system.clock)
         self.bell: Bell | None = None
         """Tells other processes that an outcome stands in the inbox."""
-        self._lines: dict[str, asyncio.Lock] = {}
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By session: one command at a time of those that are given directly, in the order in which they came."""
+        self._looking = asyncio.Lock()
+        self._behind: set[str] = set()
+        """Sessions with rows that are not all performed: they have a task, or wait for the next look."""
         self._complaint = ""
 
     def start(self, poll_s: float) -> None:
@@ -121,14 +133,18 @@ class InboxReader:
 
     async def _watch(self, poll_s: float) -> None:
         while True:
-            try:
+            await self._look_if_due()
+            await self._alarm.wait(poll_s)
+
+    async def _look_if_due(self) -> None:
+        try:
+            async with self._looking:
                 if self._changes.are_due():
                     await self._look()
-            except PersistenceError as error:
-                self._failed(error)
-            except Exception as error:  # noqa: BLE001 - nothing in that file may keep the runtime from listening
-                self._broke(error, "looking into the inbox")
-            await self._alarm.wait(poll_s)
+        except PersistenceError as error:
+            self._failed(error)
+        except Exception as error:  # noqa: BLE001 - nothing in that file may keep the runtime from listening
+            self._broke(error, "looking into the inbox")
 
     def look(self) -> None:
         """Look at once: a command was put there."""
@@ -139,10 +155,12 @@ class InboxReader:
         """Give each session with rows a task, unless it has one."""
         sessions = await self._inbox.file.sessions_waiting()
         self._complaint = ""
+        self._behind.intersection_update(sessions)  # What was waited for may have been deleted.
         only = self._only
         for session in sessions:
             ours = only is None or session == only or session.startswith(children_prefix(only))
             if ours and session not in self._working:
+                self._behind.add(session)
                 self._working[session] = self._context.system.background(
                     f"inbox of {session}",
                     partial(self._perform_all, session),
@@ -156,6 +174,7 @@ class InboxReader:
                 for entry in rows:
                     await self._inbox.finish(entry, await self._perform(entry))
                     self._noted()
+            self._behind.discard(session)
         except (PersistenceError, AskTimeout) as error:  # It is tried again: whether it is in the log, its key tells.
             self._failed(error)
         except ActorStopped as error:
@@ -172,16 +191,16 @@ class InboxReader:
         entry = entry_of(session, key, command)
         if entry is None or self._watching is None or self._watching.is_over:
             return b""
+        await self._look_if_due()
+        if session in self._behind:
+            return b""  # It comes behind the rows that the session has already.
         line = self._lines.setdefault(session, asyncio.Lock())
         try:
-            async with line:
+            async with line if not isinstance(entry.command, ABOUT_ACCEPTED_WORK) else nullcontext():
                 return encoded_outcome(await self._perform(entry))
         except (PersistenceError, AskTimeout, ActorStopped) as error:
             log.debug("a command to session %s goes through the inbox: %s", session, error)
             return b""
-        finally:
-            if not line.locked() and self._lines.get(session) is line:
-                del self._lines[session]
 
     def _noted(self) -> None:
         stir_watches(self._inbox.file.path)  # Callers of this process, who asked when another one was the owner.

@@ -552,7 +552,9 @@ def require_answer(question: QuestionAsked | None, command: AnswerQuestion) -> N
 
 
 def question_of(state: SessionState, command: AnswerQuestion) -> QuestionAsked | None:
-    """Return what the call of an answer waits to be told, if it waits for that."""
+    """Return what the call of an answer waits to be told, if it waits for that, and was not told under the same key."""
+    if command.key in state.keys:
+        return None
     call, turn = find_call(state, command.call), state.turn
     return call.question if call is not None and turn is not None and call.id in turn.asking else None
 

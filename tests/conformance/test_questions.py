@@ -39,6 +39,8 @@ from tests.conformance.steps import (
     until,
 )
 
+Name = Literal["Ann", "Bob"]
+
 
 class Address(msgspec.Struct):
     street: str
@@ -79,7 +81,7 @@ def tools(play: Play) -> list[Any]:
         colour = await context.ask("Which colour?", type=Literal["red", "blue"])
         note("wrapping")
         try:
-            name = await context.ask("For whom?", expires_s=3_600)
+            name = await context.ask("For whom?", type=Name, expires_s=3_600)
         except refold.NoAnswer as error:
             name = f"nobody ({error.expired})"
         return note(f"{colour} for {name}")
@@ -238,6 +240,16 @@ ASKED = {
         tools=tools,
         count={"QuestionAnswered": 1},
         results=["it goes to Main St 5"],
+    ),
+    "an answer that is given again while the call waits for another one is the one that was given": Case(
+        [use("wrap"), refold.say("done")],
+        [
+            [begin(), asked(), answer("call_6_0", "red", key="k"), asked(2)],
+            [answer("call_6_0", "red", key="k"), answer("call_6_0", "Ann"), ends("done")],
+        ],
+        tools=tools,
+        results=["red for Ann"],
+        crashes=False,
     ),
     "of two who answer at once one wins": Case(
         [use("deliver"), refold.say("done")],

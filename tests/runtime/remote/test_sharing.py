@@ -15,9 +15,11 @@ from refold import (
     ActorStopped,
     AgentConfig,
     AgentRuntime,
+    AskTimeout,
     Cancelled,
     CommandRejected,
     Message,
+    Middleware,
     RecordedEvent,
     TextBlock,
     say,
@@ -26,7 +28,8 @@ from refold import (
 from refold.events.model.messages import ModelResponse, TextDelta
 from refold.events.session.events import ModelResponded, RunCompleted, RunResumed
 from refold.publishing.notifications import Streamed
-from tests.runtime.remote.conftest import runtime_of
+from refold.remote.protocol import InboxSend
+from tests.runtime.remote.conftest import begun, runtime_of
 
 
 @asynccontextmanager
@@ -245,6 +248,83 @@ async def test_a_guest_that_closes_lets_go_of_all_who_wait(tmp_path: Path, monke
         with pytest.raises(ActorStopped):
             await session.send("late")
         assert owner.is_owner
+
+
+async def test_who_reads_while_a_guest_takes_over_notices_nothing(tmp_path: Path) -> None:
+    async with AsyncExitStack() as left:
+        owner = await left.enter_async_context(runtime_of(tmp_path / "events.db", share=True))
+        guest = await left.enter_async_context(runtime_of(tmp_path / "events.db", share=True))
+        session = await guest.session("s")
+        run = await session.submit("hello")
+        text = (await run.result()).text
+
+        async def reads() -> None:
+            while not guest.is_owner:
+                assert [item async for item in session.events()]
+                assert (await (await guest.run(run.id)).result()).text == text
+                assert await guest.sessions() == ["s"]
+                assert await session.questions() == []
+
+        reading = [asyncio.create_task(reads()) for _ in range(5)]
+        await owner.close()
+        await asyncio.gather(*reading)
+
+
+class Thinking(Middleware):
+    """Thinks about an input until it is let go on."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Queue[str]()
+        self.go_on = {text: asyncio.Event() for text in "1234"}
+
+    async def on_user_message(self, context: Any, content: Any) -> None:
+        text = content[0].text
+        self.begun.put_nowait(text)
+        await self.go_on[text].wait()
+
+
+async def test_inputs_of_a_guest_keep_their_order_and_hold_up_no_cancellation(tmp_path: Path) -> None:
+    middleware = Thinking()
+    options: dict[str, Any] = {"middleware": [middleware], "inbox_poll_s": 1_000}
+    async with shared(tmp_path / "events.db", [say("Said.")] * 9, [], **options) as (_, guest):
+        session = await guest.session("s", user="ann")
+        runs = [asyncio.create_task(session.submit(text)) for text in "123"]
+        assert await middleware.begun.get() == "1"
+        middleware.go_on["1"].set()
+        await runs[0]
+        runs.append(asyncio.create_task(session.submit("4")))
+        middleware.go_on["3"].set()
+        middleware.go_on["4"].set()
+        await session.cancel(run="run_99")
+        middleware.go_on["2"].set()
+        handles = await asyncio.gather(*runs)
+        await asyncio.gather(*(handle.result() for handle in handles))
+        assert [await middleware.begun.get() for _ in "234"] == ["2", "3", "4"]
+        assert [message.text for message in await session.history() if message.role == "user"] == ["1", "2", "3", "4"]
+
+
+async def test_what_is_given_directly_comes_behind_what_lies_in_the_inbox(tmp_path: Path) -> None:
+    inbox = await begun(tmp_path / "events.db", "s")
+    scripts = [say("Said.")] * 9, list[Any]()
+    async with shared(tmp_path / "events.db", *scripts, inbox_poll_s=1_000) as (_, guest):
+        session = await guest.session("s")
+        for number in range(3):
+            await inbox.put("s", InboxSend(text=f"row {number}"), f"{number}")
+            await session.send(f"given {number}")
+        texts = [message.text for message in await session.history() if message.role == "user"]
+    assert texts == ["hello", *(f"{where} {number}" for number in range(3) for where in ("row", "given"))]
+
+
+async def test_an_owner_that_does_not_answer_is_waited_for_as_long_as_the_caller_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await begun(tmp_path / "events.db", "s")
+    stands_still = asyncio.Event()
+    monkeypatch.setattr("refold.remote.owner.InboxReader._perform", lambda self, entry: stands_still.wait())
+    async with shared(tmp_path / "events.db", [], [], ask_timeout_s=0.05) as (_, guest):
+        with pytest.raises(AskTimeout):
+            await (await guest.session("s")).cancel(key="later")
+        assert [entry.key for entry in await inbox.waiting("s")] == ["later"]
 
 
 def test_threads_share_a_log_too(tmp_path: Path) -> None:
