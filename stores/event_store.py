@@ -196,7 +196,8 @@ class ErasableLog(WholeLog, Protocol):
             at: when they are deleted, microseconds since the epoch, UTC.
 
         Raises:
-            WrongExpectedVersion: a stream has another end; nothing was deleted.
+            WrongExpectedVersion: a stream has another end, or one that stays was made a fork of it behind
+                `after_position`; nothing was deleted.
             PersistenceError: it failed; `outcome_unknown` says whether they may nevertheless be deleted.
         """
         ...

@@ -22,7 +22,7 @@ from refold.events.core.records import (
 )
 from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
 from refold.stores.event_store import ListedPayload, Tombstone
-from refold.stores.forked import forks_at, joined
+from refold.stores.forked import forks_at, joined, origin_in
 
 
 class InMemoryStore:
@@ -172,6 +172,10 @@ class InMemoryStore:
             if found is None or (found.version, found.chain) != (head.version, head.chain):
                 raise WrongExpectedVersion(head.stream, head.version, found.version if found else 0)
         names = {head.stream for head in streams}
+        for event in self._log[bisect_right(self._log, after_position, key=lambda event: event.position) :]:
+            place = origin_in(event, event.version)
+            if place is not None and place.stream in names and event.stream not in names:
+                raise WrongExpectedVersion(place.stream, place.version, self._heads[place.stream].version)
         for head in streams:
             position = self._streams.pop(head.stream)[-1].position
             del self._heads[head.stream]

@@ -45,6 +45,11 @@ from refold.version import __version__
 if TYPE_CHECKING:
     from refold.agents.agent import AnyAgent
 
+_SYNTAX: Final = re.compile(
+    r"\[\^?\]?(?:\\.|[^]\\])*\]|\\.|\(\?(?:P?<\w+>|[-aiLmsux]*[:)]|<?[=!]|[>#])|\{[\d,]*\}|[()|?*+.^$]", re.DOTALL
+)
+"""What in a pattern does not stand for itself."""
+
 _WRITTEN_AT: Final = (1980, 1, 1, 0, 0, 0)
 """The earliest time of an archive, so that the same session gives the same bytes."""
 
@@ -111,12 +116,27 @@ async def bundle_session(
 
 def _told_patterns(redact: Redact, redaction: Redaction) -> tuple[str, ...]:
     """Return the patterns that a replay is told: not one that names the secret itself."""
-    patterns = [rule for rule in redact if isinstance(rule, re.Pattern)]
+    patterns = [rule for rule in redact if isinstance(rule, re.Pattern) and rule.flags & ~re.UNICODE == 0]
     return tuple(
         each.pattern
         for each in patterns
-        if each.flags & ~re.UNICODE == 0 and redaction.text(each.pattern) == each.pattern
+        if all(redaction.text(text) == text for text in (each.pattern, *_literally(each.pattern)))
     )
+
+
+def _literally(pattern: str) -> list[str]:
+    """Return what a pattern says as itself, whole and each side of `|` alone: of `^pass(word)?$` it is password."""
+
+    def said(found: re.Match[str]) -> str:
+        first, second = found[0][0], found[0][1:2]
+        if first == "[":  # One or two characters may be a way to write the first; more stand for any of them.
+            return second if len(found[0]) < 5 and second not in "^\\" else ""
+        if first == "\\":
+            return "" if second.isalnum() else second
+        return "\n" if first == "|" else ""
+
+    text = _SYNTAX.sub(said, pattern)
+    return [text.replace("\n", ""), *text.split("\n")]
 
 
 def _archive(manifest: BundleManifest, lines: bytes) -> bytes:

@@ -50,6 +50,7 @@ from refold.stores.event_store import ErasableLog, EventStore
 from refold.stores.forked import forks_in
 from refold.stores.keeping.erasing import EVENTS_PER_PAGE, erase
 from refold.stores.keeping.remains import remains, traces_of
+from refold.stores.past_state import last_position
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxFile, RowName
 from refold.stores.sqlite.store import SQLiteStore
@@ -220,13 +221,14 @@ async def delete_from(
     name = SessionId(checked_identifier(session, "session id"))
     if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is not None:
         return await _completed(log, Deletion(session=name, streams=await _deleted(log.store, name)), row, before=True)
+    seen_to = await last_position(log.store)
     family = await family_of(log.store, name, forks=forks)
     if not cancel:
         await _require_ended(log.store, family)
     family += await parts_of(log.store, "session", sessions_in(family))
     names = {head.stream for head in family}
     named_in, traces = await mentions(log.store, names), await traces_of(log.store, family)
-    erased = await erase(log.store, [family], at=log.clock.now_us(), kept=log.kept)
+    erased = await erase(log.store, [family], at=log.clock.now_us(), kept=log.kept, seen_to=seen_to)
     if erased.went_on:
         raise CommandRejected(f"session {name!r} went on while it was to be deleted; try again")
     deletion = Deletion(

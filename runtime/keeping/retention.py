@@ -43,6 +43,7 @@ from refold.stores.event_store import ErasableLog
 from refold.stores.forked import forks_in, own_events
 from refold.stores.jsonl.check import find_damage
 from refold.stores.keeping.erasing import erase
+from refold.stores.past_state import last_position
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.store import SQLiteStore
 
@@ -152,6 +153,7 @@ async def retain_in_log(
     _check(older_than, statuses, archive)
     until = log.clock.now_us() - older_than // timedelta(microseconds=1)
     waiting = frozenset(await log.inbox.sessions_waiting()) if log.inbox is not None else frozenset[str]()
+    seen_to = await last_position(log.store)
     families, roots, damaged = await _due(log.store, until, statuses, waiting)
 
     def begun(families: Sequence[Sequence[StreamHead]]) -> tuple[SessionId, ...]:
@@ -170,7 +172,7 @@ async def retain_in_log(
     kept_in = await _archived(log, families, Path(archive)) if archive is not None else None
     names = {head.stream for family in families for head in family}
     named_in = await mentions(log.store, names)
-    erased = await erase(log.store, families, at=log.clock.now_us(), kept=log.kept)
+    erased = await erase(log.store, families, at=log.clock.now_us(), kept=log.kept, seen_to=seen_to)
     gone = [head.stream for family in erased.families for head in family]
     if forget is not None:
         await forget(gone)

@@ -227,6 +227,8 @@ async def _append(
     except WrongExpectedVersion as error:
         if error.actual:
             return None
+        if await log.store.head(origin) is None:
+            raise CommandRejected(f"{origin} was deleted while it was to be forked") from None
         raise ConfigError(
             f"the store {log.store.name} cannot keep forks: it takes no stream that begins with another's events "
             "(refold.stores.forked)"

@@ -79,6 +79,7 @@ MEMORY_FAILED = ("nothing was recalled", "the working memory was left out")
 
 NOT_SUMMARISED = "the history was not summarised"
 
+TAKING_OUT = "patterns of the bundle"
 TAKEN_OUT = "what it is about was taken out when the bundle was made"
 
 
@@ -108,10 +109,12 @@ class AgentsReplay:
         self.tally = Tally()
         self.changes = ConfigurationChanges()
         self.comparison = Comparison()
+        told(TAKING_OUT if taken_out else "")  # Those of a foreign bundle may be made to take for ever.
         self._agents = {
             each.name: CurrentAgent(each, store, replayed_deps(each, agent, deps), taken_out)
             for each in with_subagents(agent)
         }
+        told("")
         self.store = store
         self.dry_run = DryRun(answer_s, told)
 
@@ -377,15 +380,15 @@ class AgentReplay:
         found += await self._recall(batch, pair)
         found += await self._no_summary(batch, pair)
         then = event.message if isinstance(event, ev.ModelFailed) and event.kind == "agent_loop" else ""
-        now = await self._done_again("request", batch, lambda: self._request_now(pair), failed_then=then)
-        if now is not None:
-            redacted = self._current.redaction.value(now)
+        made = await self._done_again("request", batch, lambda: self._requests_now(pair), failed_then=then)
+        if made is not None:
+            now, redacted = made
             different = self._comparison.requests(pair.request, redacted, "request")
             if Comparison().requests(pair.request, redacted, "request") is None:
                 different = await self._in_sent(batch, reference.sent, now)
             found += self._compared("request", batch, different)
         if isinstance(event, ev.ModelResponded):
-            offered = now.tools if now is not None else pair.request.tools
+            offered = made[0].tools if made is not None else pair.request.tools
             found += await self._answer(batch, event, pair, offered)
         return found
 
@@ -485,9 +488,11 @@ class AgentReplay:
             now = later if later is not None else now
         return self._compared("recall", batch, self._comparison.recall(recorded, now))
 
-    async def _request_now(self, pair: RequestPair) -> ModelRequest:
+    async def _requests_now(self, pair: RequestPair) -> tuple[ModelRequest, ModelRequest]:
+        """Return the request of today, and that without what was taken out of the bundle."""
         self._current.given.recorded = Remembered(added=pair.prepared.added, recalled=pair.reference.recalled)
-        return (await self._current.requests.make(pair.wanted)).request
+        request = (await self._current.requests.make(pair.wanted)).request
+        return request, self._current.redaction.value(request)
 
     async def _in_sent(self, batch: Sequence[StoredEvent], recorded: str, now: ModelRequest) -> Mismatch | None:
         """Compare what leaves for a request that is the recorded one: the protocol and the provider make that of it."""

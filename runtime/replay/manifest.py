@@ -3,11 +3,12 @@
 import os
 import re
 import zipfile
+import zlib
 from typing import Final, TypeGuard, cast
 
 import msgspec
 
-from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
 from refold.events.secrets.redaction import FieldPath, Redaction
 from refold.stores.sqlite.file import BUNDLE_SUFFIX
 
@@ -94,5 +95,7 @@ def read_manifest(path: str | os.PathLike[str]) -> BundleManifest:
         return manifest
     except OSError as error:
         raise PersistenceError(f"{os.fspath(path)} cannot be read: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, msgspec.MsgspecError, re.error) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise LogFormatError(f"{os.fspath(path)} is no bundle: {error}") from error
+    except (msgspec.MsgspecError, re.error, OverflowError, ConfigError) as error:
         raise LogFormatError(f"{os.fspath(path)} is no bundle: {error}") from error

@@ -47,7 +47,12 @@ class Erased(msgspec.Struct, kw_only=True):
 
 
 async def erase(
-    store: ErasableLog, families: Sequence[Family], *, at: int, kept: Collection[PayloadHash] = ()
+    store: ErasableLog,
+    families: Sequence[Family],
+    *,
+    at: int,
+    kept: Collection[PayloadHash] = (),
+    seen_to: int | None = None,
 ) -> Erased:
     """Delete families of streams, and the payloads that only they name.
 
@@ -58,12 +63,13 @@ async def erase(
         families: no stream stands in two of them.
         at: the time, microseconds since the epoch, UTC.
         kept: payloads that stay in any case.
+        seen_to: the position up to which the forks of the families are known; None = they have none.
 
     Raises:
         PersistenceError: the log cannot be read or written. What was deleted before stays deleted.
     """
     erased = Erased()
-    end = await last_position(store)
+    end = await last_position(store) if seen_to is None else seen_to
     named = [(family, await payloads_of(store, [head.stream for head in family])) for family in families]
     own = {head.stream: await own_events(store, head) for family in families for head in family}
     users = Counter(payload for _, payloads in named for payload in payloads)

@@ -67,6 +67,9 @@ _DELETE_STREAM: Final = (
     "DELETE FROM streams WHERE id = ?1",
 )
 _NAMES_PAYLOAD: Final = "SELECT 1 FROM events WHERE position > ? AND instr(data, ?) LIMIT 1"
+_FORKS: Final = """
+    SELECT 1 FROM events WHERE position > ? AND causation = correlation AND causation = ? || '@' || (version - 1)
+"""
 _DELETE_PAYLOAD: Final = "DELETE FROM payloads WHERE hash = ?"
 _NOTE_REMOVED: Final = "UPDATE log SET removed_position = max(removed_position, ?)"
 
@@ -290,7 +293,7 @@ class LogWriter:
         """Delete streams and payloads in one transaction, and return how many payloads went; see `ErasableLog`.
 
         Raises:
-            WrongExpectedVersion: a stream has another end; nothing was deleted.
+            WrongExpectedVersion: a stream has another end, or a new fork; nothing was deleted.
             LogInUse: the log has a newer owner; nothing was deleted.
             PersistenceError: as `change_beside`.
         """
@@ -308,6 +311,9 @@ class LogWriter:
                     connection.execute(statement, (row[0],))
                 connection.execute(ADD_TOMBSTONE, (position, head.stream, head.version, head.chain, at))
                 connection.execute(_NOTE_REMOVED, (position,))
+            for head in streams:  # Those that are deleted with it are gone by now.
+                if connection.execute(_FORKS, (after_position, head.stream)).fetchone() is not None:
+                    raise WrongExpectedVersion(head.stream, head.version, head.version)
             for payload in payloads:
                 if connection.execute(_NAMES_PAYLOAD, (after_position, payload)).fetchone() is None:
                     gone += connection.execute(_DELETE_PAYLOAD, (payload,)).rowcount

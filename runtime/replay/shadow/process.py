@@ -361,7 +361,8 @@ async def in_shadows(
                         shadow.end()
                         shadow = None
                         if not lost.place or lost.place in known:
-                            result.set_exception(RefoldError(f"the replay's process is gone: {lost.why}"))
+                            at = f" at {lost.place!r}" if lost.place else ""
+                            result.set_exception(RefoldError(f"the replay's process is gone{at}: {lost.why}"))
                         gone[lost.place] = lost.why
                     except Exception as error:  # noqa: BLE001 - Raised where results are read, in their order.
                         result.set_exception(error)

@@ -1,6 +1,7 @@
 """A bundle replays to the verdict of the log, and has no secret in any form."""
 
 import asyncio
+import json
 import os
 import re
 import sqlite3
@@ -10,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from refold import AgentRuntime, ConfigError, LogFormatError
+from refold import AgentRuntime, ConfigError, LogFormatError, RefoldError
 from refold.bundles import bundle_session
 from refold.events.secrets.redaction import FieldPath
 from refold.inspection.check import check_log
 from refold.memory import EpisodicStore
 from refold.replay import read_manifest, replay
+from refold.replay.manifest import MANIFEST
 from tests.conformance.test_decide_replay import Office, office, recorded
 from tests.runtime.command_line import error_of, run
 
@@ -91,6 +93,41 @@ async def test_what_follows_from_what_was_taken_out_is_not_compared(log: Path, r
     assert why.startswith(f"{what}: ")
     assert why.endswith("what it is about was taken out when the bundle was made")
     assert (await replay(path, agent=office())).missing() == [why]
+
+
+async def test_a_pattern_that_says_the_secret_itself_is_not_told(log: Path) -> None:
+    told = (r"look [a-z]{20}", r"[\w.]+@[\w.]+", r"\d{16}|pin: \d+", r"\$\d+")
+    untold = (r"\bLisbon\b", r"^(?:the )?till is$", r"\(hot\)\.", r"(?<=t)ea|w[i]ne", r"lu[c]k[!.]")
+    path = log.with_name("told.refold")
+    assert (await bundle_session(log, "s", path, redact=[*map(re.compile, (*told, *untold))])).patterns == told
+    assert not any(each in unpacked(path) for each in untold)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"patterns": ["a{99999999999}"]}, "repetition number is too large"),
+        ({"patterns": ["("]}, "unterminated"),
+        ({"fields": ["a..b"]}, "a field path is names"),
+        ({"format": 2}, "newer Refold"),
+        ({"patterns": ["(.+)+\\0"]}, "is gone at 'patterns of the bundle': it gave no answer"),
+        (None, "while decompressing"),
+    ],
+)
+async def test_a_bundle_that_was_made_to_do_harm_does_none(
+    bundle: Path, tmp_path: Path, changed: dict[str, Any] | None, why: str
+) -> None:
+    path = tmp_path / "bad.refold"
+    with zipfile.ZipFile(bundle) as good, zipfile.ZipFile(path, "w") as bad:
+        for name in good.namelist():
+            told = json.loads(good.read(name)) | (changed or {}) if name == MANIFEST else None
+            bad.writestr(name, good.read(name) if told is None else json.dumps(told), zipfile.ZIP_DEFLATED)
+    if changed is None:
+        data = path.read_bytes()
+        begin = data.index(MANIFEST.encode()) + len(MANIFEST)
+        path.write_bytes(data[:begin] + bytes(byte ^ 0xFF for byte in data[begin : begin + 90]) + data[begin + 90 :])
+    with pytest.raises(RefoldError, match=why):
+        await replay(path, agent=office(), answer_s=0.1)
 
 
 async def sessions_in(path: Path) -> list[str]:

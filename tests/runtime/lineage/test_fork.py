@@ -1,5 +1,6 @@
 """Forks: a session goes on from any place of another one, by one event, and what was done is not done again."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -290,6 +291,26 @@ async def test_an_origin_is_deleted_with_its_forks_or_not_at_all(log: EventStore
         gone = (await runtime.delete_user("u2")).sessions
         assert {stream for each in gone for stream in each.streams} == {"session/bob", f"session/{again.id}"}
         assert await runtime.sessions() == []
+
+
+async def test_a_fork_that_is_made_while_its_origin_is_deleted_is_never_without_it(log: EventStore) -> None:
+    async def forked_later(session: Session, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await session.fork()
+
+    async with runtime_of(log, *[say("Yes.")] * 8) as runtime:
+        for number in range(8):
+            session = await runtime.session(f"s{number}")
+            await session.send("One")
+            removal = runtime.delete(session.id) if number % 2 else runtime.retain(timedelta(0))
+            await asyncio.gather(removal, forked_later(session, 2 * number), return_exceptions=True)
+            left = await runtime.sessions()
+            assert len(left) in (0, 2), left
+            for name in left:
+                assert len(await (await runtime.session(name)).history()) == 2
+            if left:
+                await runtime.delete(session.id, forks=True)
 
 
 async def test_a_fork_is_exported_with_its_origin(log: EventStore, tmp_path: Path) -> None:
