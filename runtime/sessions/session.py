@@ -489,7 +489,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
     async def events(self, *, after_version: int = 0) -> AsyncIterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
         version = after_version
-        while page := await events_page(self, version):
+        while page := await self._access.recorded_after(self.id, version, EVENTS_PAGE):
             for recorded in page:
                 yield recorded
             if len(page) < EVENTS_PAGE:
@@ -520,11 +520,6 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             after_version=after_version,
             admit=self._access.admission(),
         )
-
-
-async def events_page(session: Session[Any], after_version: int) -> list[RecordedEvent[SessionEvent]]:
-    """Return the next EVENTS_PAGE events of a session after a version, or those there are; raises as `Session`."""
-    return await session._access.recorded_after(session.id, after_version, EVENTS_PAGE)
 
 
 def _history_parts(state: SessionState) -> list[tuple[Sequence[Message], int]]:

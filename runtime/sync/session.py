@@ -6,7 +6,7 @@ stands behind a face is touched on its loop's thread only, as long as that runs;
 yielded.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -21,12 +21,12 @@ from refold.events.core.content import Json
 from refold.events.core.ids import RunId, SessionId
 from refold.events.session.events import SessionEvent
 from refold.lineage.fork import Results
-from refold.publishing.notifications import Published
+from refold.publishing.notifications import Published, RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import Input, RunOverrides
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import RunHandle, RunReader
-from refold.sessions.session import EVENTS_PAGE, Session, events_page
+from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
 from refold.type_parameters import Out_co
 
@@ -146,6 +146,15 @@ class SyncSubscription:
 
     def __del__(self) -> None:
         self.loop_thread.begin(self.asynchronous.aclose)
+
+
+async def _next_page(events: AsyncIterator[RecordedSessionEvent]) -> list[RecordedSessionEvent]:
+    page: list[RecordedSessionEvent] = []
+    async for event in events:
+        page.append(event)
+        if len(page) == EVENTS_PAGE:
+            break
+    return page
 
 
 def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Subscription | RunReader) -> Published | None:
@@ -334,12 +343,9 @@ class SyncSession(Generic[Out_co]):
 
     def events(self, *, after_version: int = 0) -> Iterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
-        version = after_version
-        while page := self.loop_thread.run(partial(events_page, self.asynchronous, version)):
+        events = self.asynchronous.events(after_version=after_version)
+        while page := self.loop_thread.run(partial(_next_page, events)):
             yield from page
-            if len(page) < EVENTS_PAGE:
-                return
-            version = page[-1].version
 
     def follow(self, *, after_version: int | None = None, capacity: int = CAPACITY) -> SyncSubscription:
         """Return an iterator of what happens in this session, as it happens; see `Session.follow`.
