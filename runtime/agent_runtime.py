@@ -497,7 +497,7 @@ class SyncRuntime(Generic[Out_co]):
     @property
     def host(self) -> SyncHost:
         """Hosts event-sourced actors beside the sessions: `books = runtime.host("book", OrderBook)`; see `SyncHost`."""
-        return SyncHost(self.loop_thread, self.asynchronous.host)
+        return SyncHost(self.loop_thread, run_on_loop(self.loop_thread, lambda: self.asynchronous.host))
 
     @property
     def metrics(self) -> SyncMetrics:

@@ -27,6 +27,7 @@ from tests.golden import (
     record_forks,
     record_guardrails,
     record_handoffs,
+    record_questions,
     record_refusals,
     record_requests,
     record_retries,
@@ -75,6 +76,8 @@ def agent_of(golden: Path) -> Agent:
             return record_forks.clerk()
         case "handoffs":
             return record_handoffs.front()
+        case "questions":
+            return record_questions.clerk()
         case "retries":
             return record_retries.clerk([])
         case "breakers":

@@ -175,7 +175,7 @@ async def test_a_place_is_free_again_however_a_send_ends(end: str) -> None:
     async with runtime_of(InMemoryStore(), *script, say("next"), backpressure=guard) as runtime:
         session = await runtime.session("one")
         if end == "is refused":
-            with pytest.raises(Exception, match="step"):
+            with pytest.raises(ConfigError, match="next_turn"):
                 await session.step(None, key="k")
         sending = asyncio.ensure_future(session.send("go", key="k"))
         if end == "is cancelled":

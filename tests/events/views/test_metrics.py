@@ -62,7 +62,11 @@ def opened(stream: StreamName, agent: str = "agent") -> tuple[StreamName, ev.Ses
 # What the figures are
 
 
-@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+WHOLE = [golden for golden in GOLDEN if not golden.stem.endswith("forks")]
+"""Logs whose streams begin with their own first events, so that each can be folded and counted by itself."""
+
+
+@pytest.mark.parametrize("golden", WHOLE, ids=lambda path: path.stem)
 def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
     found = after(events_of(golden))
     sessions = sessions_of(golden)
