@@ -310,39 +310,44 @@ def without_secrets(
     kept: dict[PayloadHash, bytes] = {}
     renamed: dict[str, tuple[PayloadHash, int]] = {}
     for name, data in payloads.items():
-        cleaned = yield from _cleaned_payload(redaction, data)
+        cleaned = yield from cleaned_payload(redaction, data)
         kept[payload_hash(cleaned) if cleaned is not data else name] = cleaned
         if cleaned is not data:
             renamed[name] = payload_hash(cleaned), len(cleaned)
     if not renamed:
         return commands, payloads
-    return [cast("C", _referring(command, renamed)) for command in commands], kept
+    return [cast("C", referring(command, renamed)) for command in commands], kept
 
 
-def _cleaned_payload(redaction: Redaction, data: bytes) -> Cooperative[bytes]:
+def cleaned_payload(redaction: Redaction, data: bytes) -> Cooperative[bytes]:
+    """Return a payload without what must not be recorded: each text of it where it is JSON. In steps, as above."""
     if not redaction.has_rules and not (yield from redaction.finds_in_steps(data)):
         return data
     try:
         value: object = msgspec.json.decode(data)
-        kind = Storable if is_json_object(value) and "type" in value else Prepared
-        typed: object = msgspec.convert(value, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return redaction.data(data)
-    value = typed if _encode(typed) == data else value
-    cleaned = redaction.value(value)
+    if not isinstance(value, dict | list):  # A prompt may be a number, which is no JSON.
+        return redaction.data(data)
+    kind = Storable if is_json_object(value) and "type" in value else Prepared
+    try:
+        typed: object = msgspec.convert(value, type=kind)
+    except msgspec.MsgspecError:
+        typed = value
+    cleaned = redaction.value(value := typed if _encode(typed) == data else value)
     return data if cleaned is value else _encode(cleaned)
 
 
-def _referring(value: object, renamed: Mapping[str, tuple[PayloadHash, int]]) -> object:
-    """Return a part of a command with other names of payloads."""
+def referring(value: object, renamed: Mapping[str, tuple[PayloadHash, int]]) -> object:
+    """Return a part of a command or an event with other names of payloads, and their sizes."""
     if isinstance(value, str):
         return renamed[value][0] if value in renamed else value
     if isinstance(value, tuple):
-        return tuple(_referring(item, renamed) for item in cast("tuple[object, ...]", value))
+        return tuple(referring(item, renamed) for item in cast("tuple[object, ...]", value))
     if not isinstance(value, msgspec.Struct):
         return value
     fields = {name: getattr(value, name) for name in value.__struct_fields__}
-    changed = {name: new for name, old in fields.items() if (new := _referring(old, renamed)) is not old}
+    changed = {name: new for name, old in fields.items() if (new := referring(old, renamed)) is not old}
     if isinstance(value, StoredBlock) and value.hash in renamed:
         changed["bytes"] = renamed[value.hash][1]
     return msgspec.structs.replace(value, **changed) if changed else value

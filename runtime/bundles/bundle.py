@@ -93,7 +93,7 @@ async def bundle_session(
     manifest = BundleManifest(
         format=BUNDLE_FORMAT,
         session=session,
-        recorded_with=recorded_with,
+        recorded_with=redaction.value(recorded_with),
         refold=__version__,
         core=CORE_VERSION,
         python=platform.python_version(),

@@ -18,7 +18,9 @@ from refold.events.core.ids import EventRef, PayloadHash, StreamName, kind_and_i
 from refold.events.core.pure_core import evolve_all, keys_of, noted
 from refold.events.core.records import EncodedBatch, StoredEvent, first_chain, next_chain
 from refold.events.model.configuration import payload_hash
+from refold.events.model.cooperative import at_once
 from refold.events.model.messages import RequestReference
+from refold.events.model.payloads import cleaned_payload, referring
 from refold.events.secrets.redaction import Redaction
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.events import TerminalEvent
@@ -50,7 +52,7 @@ async def redacted_lines(store: EventStore, needed: Belongings, redaction: Redac
         yield payload_line(name, payload)
     batches: list[tuple[int, EncodedBatch]] = []
     for stream in needed.streams:
-        again = _Stream(KINDS.get(kind_of(stream)), redaction, payloads.names)
+        again = _Stream(KINDS.get(kind_of(stream)), redaction, payloads)
         async for batch in Batches(store, stream):
             if batch[0].position <= needed.until_position:
                 encoded = again.redacted(batch, streams)
@@ -138,6 +140,7 @@ class _Payloads:
         apart = {f"<refold-payload-{number}>": self.names[each] for number, each in enumerate(dict.fromkeys(within))}
         for word, each in zip(apart, dict.fromkeys(within), strict=True):
             data = data.replace(each.encode(), word.encode())
+        data = at_once(cleaned_payload(self._redaction, data))
         try:
             cleaned = self._redaction.value(data.decode()).encode()
         except UnicodeDecodeError:
@@ -151,10 +154,11 @@ class _Payloads:
 class _Stream:
     """One stream, folded as it was recorded and as it is without secrets, side by side."""
 
-    def __init__(self, kind: StreamKind | None, redaction: Redaction, names: Mapping[PayloadHash, PayloadHash]) -> None:
+    def __init__(self, kind: StreamKind | None, redaction: Redaction, payloads: _Payloads) -> None:
         self._kind = kind
         self._redaction = redaction
-        self._names = names
+        self._names = payloads.names
+        self._sizes = {name: (name, len(data)) for name, data in payloads.redacted.items()}
         self._states: tuple[Any, Any] | None = (kind.core.initial(), kind.core.initial()) if kind is not None else None
         self._histories = (HistoryDigest(), HistoryDigest())
         self._noted: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -209,7 +213,7 @@ class _Stream:
         assert self._states is not None
         core, codec = self._kind.core, self._kind.codec
         before = codec.decode_all(batch)
-        after = [self._redaction.value(event) for event in codec.decode_all(renamed)]
+        after = [self._redaction.value(referring(event, self._sizes)) for event in codec.decode_all(renamed)]
         self._changed = self._changed or any(
             codec.encode(old) != codec.encode(new) for old, new in zip(before, after, strict=True)
         )

@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from refold import AgentRuntime, ConfigError, LogFormatError, RefoldError
+from refold import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
+    ConfigError,
+    LogFormatError,
+    RefoldError,
+    ScriptedProvider,
+    Tool,
+    say,
+)
 from refold.bundles import bundle_session
 from refold.events.secrets.redaction import FieldPath
 from refold.inspection.check import check_log
@@ -101,6 +111,18 @@ async def test_a_pattern_that_says_the_secret_itself_is_not_told(log: Path) -> N
     path = log.with_name("told.refold")
     assert (await bundle_session(log, "s", path, redact=[*map(re.compile, (*told, *untold))])).patterns == told
     assert not any(each in unpacked(path) for each in untold)
+
+
+async def test_what_json_escapes_in_a_payload_is_found_and_the_applications_version_is_clean(tmp_path: Path) -> None:
+    schema = {"type": "object"}
+    tell = Tool.from_schema(name="tell", description='Say "PIN":\n5555.', input_schema=schema, handler=len)
+    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([say("Yes.")]), tools=[tell])
+    async with AgentRuntime(agent, log=tmp_path / "events.db", app_version="build-PIN 6666") as runtime:
+        await (await runtime.session("s")).send("x" * 70_000 + 'My "PIN":\n4444')
+    rules = [re.compile(r'"PIN":\s\d+|PIN \d+')]
+    made = await bundle_session(tmp_path / "events.db", "s", tmp_path / "s.refold", redact=rules, agent=agent)
+    assert not re.search("4444|5555|6666", unpacked(tmp_path / "s.refold"))
+    assert (made.log_verdict, made.verdict.kinds, made.verdict.missing) == (None, (), ())
 
 
 @pytest.mark.parametrize(
