@@ -11,9 +11,10 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from refold.actors.calls.results import result_content
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
-from refold.events.core.content import GivenContent, TextBlock, ToolResultBlock, tool_uses
+from refold.events.core.content import GivenContent, ToolResultBlock, tool_uses, without_blanks
 from refold.events.core.errors import CommandRejected, ConfigError, LogFormatError, WrongExpectedVersion
 from refold.events.core.ids import (
     IDENTIFIER_BYTES_MAX,
@@ -27,7 +28,7 @@ from refold.events.core.ids import (
 from refold.events.core.records import EncodedBatch, StoredEvent
 from refold.events.model.configuration import RunOptions, payload_hash
 from refold.events.model.cooperative import at_once
-from refold.events.model.payloads import recordable, spill, without_secrets
+from refold.events.model.payloads import recordable, without_secrets
 from refold.events.secrets.redaction import Redaction
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import (
@@ -106,6 +107,8 @@ async def fork_session(log: ForkedLog, origin: SessionId, wanted: WantedFork) ->
     if not isinstance(first, SessionOpened):
         raise LogFormatError(f"session {origin!r} does not begin by saying whose it is; `refold check` says more")
     options, payloads = wanted.options, dict[PayloadHash, bytes]()
+    if not isinstance(wanted.system_prompt, str | None):
+        raise ConfigError(f"the system prompt of a fork is a text, not {wanted.system_prompt!r:.80}")
     if wanted.system_prompt is not None:
         prompt = clean_text(wanted.system_prompt).encode()
         payloads[payload_hash(prompt)] = prompt
@@ -113,8 +116,8 @@ async def fork_session(log: ForkedLog, origin: SessionId, wanted: WantedFork) ->
     answers: list[ToolResultBlock] = []
     for call, content in (wanted.results or {}).items():
         await _require_open(store, stream, call, last.version)
-        kept, large = spill([TextBlock(text=clean_text(content))] if isinstance(content, str) else content)
-        answers.append(ToolResultBlock(tool_use_id=ToolCallId(call), content=kept))
+        kept, large = result_content(content)
+        answers.append(ToolResultBlock(tool_use_id=ToolCallId(call), content=without_blanks(kept)))
         payloads.update(large)
     forked = SessionForked(
         session=SessionId(""),

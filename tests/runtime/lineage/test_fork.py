@@ -186,6 +186,8 @@ async def test_a_call_that_is_open_can_be_given_another_result(log: EventStore) 
         results = [block for message in await fork.history() for block in message.content]
         given = [block for block in results if isinstance(block, ToolResultBlock) and block.tool_use_id == call]
         assert [text_of(block.content) for block in given] == ["no money"]
+        blank = await session.fork(end, results={call: " \n"}, name="blank")
+        assert [block.content for block in (await blank.history())[-1].content if block.tool_use_id == call] == [()]  # type: ignore[union-attr]
         for wrong, what in (
             ({"call_1_0": "x"}, "is no call of"),
             ({"x": "x"}, "is no call of"),
