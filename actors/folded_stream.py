@@ -8,7 +8,7 @@ folded anew.
 
 import asyncio
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias
 
 import msgspec
@@ -64,7 +64,7 @@ class FoldedStream(Generic[S, C, E]):
         """Of the last event, microseconds since the epoch."""
         self._published_to = 0
         self._causes: Causes = {}
-        self._wanted: Container[str] = ()
+        self._wanted: Iterable[str] = ()
         """Keys of the effects that the last decided batch left pending."""
         self._growth = Growth()
 

@@ -27,7 +27,7 @@ runs without those checks. Times are integers, microseconds since the epoch, UTC
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
@@ -79,7 +79,7 @@ DIGEST_MARK = "="
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=lambda value: type(value).__name__).encode
 
 
-def noted(effects: Sequence[Effect], before: Container[str]) -> tuple[str, ...]:
+def noted(effects: Sequence[Effect], before: Iterable[str]) -> tuple[str, ...]:
     """Return what the log notes of pending effects: their keys, then a digest of what the new ones are.
 
     So that a replay compares the effects and not only their keys. One that can be written in no JSON has no digest.
@@ -88,8 +88,8 @@ def noted(effects: Sequence[Effect], before: Container[str]) -> tuple[str, ...]:
         effects: all that a state asks for.
         before: the keys of those that it asked for before the batch.
     """
-    keys = tuple([effect.key for effect in effects])
-    new = [(type(effect).__name__, effect) for effect in effects if effect.key not in before]
+    keys, known = tuple([effect.key for effect in effects]), frozenset(before)
+    new = [(type(effect).__name__, effect) for effect in effects if effect.key not in known]
     if not new:
         return keys
     try:

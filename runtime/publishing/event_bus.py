@@ -316,8 +316,9 @@ class EventBus:
         self._answers = {name: answer for name, answer in self._answers.items() if answer.number in numbers}
 
     def answer_over(self, session: SessionId) -> None:
-        """Drop the answer that is streamed in a session: the log has it, or says that it does not come."""
+        """Drop the answer that is streamed in a session that nothing here waits for, and what was known of its run."""
         self._answers.pop(session, None)
+        self._open.pop(session, None)
 
     def begin_life(self) -> None:
         """Begin to be told by the actors of this process, where another process was the owner."""

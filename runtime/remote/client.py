@@ -143,6 +143,7 @@ async def give(
     inbox = Inbox(sqlite_file.absolute(log), clock)
     path = sqlite_file.absolute(log)
     key = key if key is not None else uuid.uuid4().hex
+    until_s = clock.monotonic_s() + timeout_s
     async with listening(path, clock, partial(stir_watches, inbox.file.path)) as ears:
         if not may_begin or _owner_of(log) is None:  # Else the owner knows whether the log is one.
             await _require_begun(log, inbox, session, command, may_begin)
@@ -155,7 +156,7 @@ async def give(
         ears.ring()
         if entry.outcome is not None:
             return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
-        return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
+        return await _performed(log, inbox, entry, until_s, clock, wait_for_runtime)
 
 
 async def _require_begun(
@@ -219,12 +220,11 @@ async def _performed(
     log: str | os.PathLike[str],
     inbox: Inbox,
     entry: InboxEntry,
-    timeout_s: float,
+    until_s: float,
     clock: Clock,
     wait_for_runtime: bool,
 ) -> Given:
     """Wait until the command is performed, by this process or by the next owner of the log."""
-    until_s = clock.monotonic_s() + timeout_s
     owner: LogInUse | None = None
     directly = False
     while True:

@@ -95,7 +95,7 @@ class AwaitedQuestion(QuestionAsked, frozen=True, kw_only=True):
 def questions_in(state: SessionState) -> list[AwaitedQuestion]:
     """Return what the calls of one session wait to be told, in the order in which they asked."""
     session = state.session
-    asked = [(call.name, call.question) for call in calls_awaiting_answer(state)]
+    asked = [(call.name, copy.deepcopy(call.question)) for call in calls_awaiting_answer(state)]
     return [
         AwaitedQuestion(session=session, tool=tool, **{name: getattr(question, name) for name in _FIELDS_ASKED})
         for tool, question in asked

@@ -270,6 +270,14 @@ async def test_who_reads_while_a_guest_takes_over_notices_nothing(tmp_path: Path
         await asyncio.gather(*reading)
 
 
+async def hears(runtime: AgentRuntime) -> None:
+    """Return when a guest has reached the owner's bell, so that what it says goes there and not into the inbox."""
+    guest = runtime._lifecycle.guest
+    assert guest is not None
+    while not guest._listener.hears:  # noqa: ASYNC110 - there is no event of it
+        await asyncio.sleep(0)
+
+
 class Thinking(Middleware):
     """Thinks about an input until it is let go on."""
 
@@ -287,6 +295,7 @@ async def test_inputs_of_a_guest_keep_their_order_and_hold_up_no_cancellation(tm
     middleware = Thinking()
     options: dict[str, Any] = {"middleware": [middleware], "inbox_poll_s": 1_000}
     async with shared(tmp_path / "events.db", [say("Said.")] * 9, [], **options) as (_, guest):
+        await hears(guest)
         session = await guest.session("s", user="ann")
         runs = [asyncio.create_task(session.submit(text)) for text in "123"]
         assert await middleware.begun.get() == "1"
@@ -307,6 +316,7 @@ async def test_what_is_given_directly_comes_behind_what_lies_in_the_inbox(tmp_pa
     inbox = await begun(tmp_path / "events.db", "s")
     scripts = [say("Said.")] * 9, list[Any]()
     async with shared(tmp_path / "events.db", *scripts, inbox_poll_s=1_000) as (_, guest):
+        await hears(guest)
         session = await guest.session("s")
         for number in range(3):
             await inbox.put("s", InboxSend(text=f"row {number}"), f"{number}")
@@ -322,6 +332,7 @@ async def test_an_owner_that_does_not_answer_is_waited_for_as_long_as_the_caller
     stands_still = asyncio.Event()
     monkeypatch.setattr("refold.remote.owner.InboxReader._perform", lambda self, entry: stands_still.wait())
     async with shared(tmp_path / "events.db", [], [], ask_timeout_s=0.05) as (_, guest):
+        await hears(guest)
         with pytest.raises(AskTimeout):
             await (await guest.session("s")).cancel(key="later")
         assert [entry.key for entry in await inbox.waiting("s")] == ["later"]
