@@ -104,7 +104,7 @@ class Listener:
         *,
         attends: bool,
     ) -> None:
-        self.tried = asyncio.Event()
+        self._tried = asyncio.Event()
         """Set once it is known whether there is an owner that can be heard."""
         self._attends = attends
         self._log = path
@@ -129,6 +129,7 @@ class Listener:
 
     async def give(self, session: str, key: str, command: bytes, *, timeout_s: float = math.inf) -> bytes:
         """Give a command to the owner, and return what came of it; empty = that is not known, or not in time."""
+        await self._tried.wait()  # One that went into the inbox would have the later ones wait for it there.
         writer = self._writer
         if writer is None or len(command) > GIVEN_BYTES_MAX:
             return b""
@@ -162,7 +163,8 @@ class Listener:
                 ):
                     self._complaint = str(error)
                     log.warning("the bell of %s cannot be heard: %s", self._log, error)
-            self.tried.set()
+            finally:
+                self._tried.set()
             await self._clock.sleep(TRY_AGAIN_S)
 
     async def _listen_once(self) -> None:
@@ -175,7 +177,7 @@ class Listener:
             if self._attends:
                 writer.write(encoded([Attend()]))
             self._writer = writer
-            self.tried.set()
+            self._tried.set()
             await self._hear(hello)
             while True:
                 frame = await read_frame(reader)
@@ -227,7 +229,6 @@ class Ears:
 
     async def give(self, session: str, key: str, command: bytes) -> bytes:
         """Give a command to the owner, and return what came of it; empty = that is not known, or there is none."""
-        await self._listener.tried.wait()
         return await self._listener.give(session, key, command)
 
     def ring(self) -> None:
