@@ -307,10 +307,12 @@ def _admit_rewinding(state: SessionState, command: commands.RewindHistory) -> ev
         return recorded
     if state.run is not None:
         raise CommandRejected(f"{state.run.id} is under way; cancel it, or take the history back after it")
-    last = state.marks[-1].started - 1 if state.marks else state.version
-    to = last if command.to is None else command.to
+    if command.to is None and not state.marks:
+        return Recorded(0)
+    to = state.marks[-1].started - 1 if command.to is None else command.to
     if not 0 < to <= state.version:
-        raise CommandRejected(f"session {state.session!r} has the versions 1 to {state.version}, and not {to}")
+        has = f"has the versions 1 to {state.version}, and not {to}" if state.version else "has not begun"
+        raise CommandRejected(f"the session {has}")
     if to < max(state.cleared, state.summarised):
         raise CommandRejected(
             f"the history was cleared or summarised after version {to}, so that it cannot be shown again; fork the "

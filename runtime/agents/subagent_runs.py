@@ -147,7 +147,10 @@ class SubagentRuns:
     async def _shown(self, history: ShownHistory, calling: CallingTool) -> tuple[Message, ...]:
         """Return what of a history is shown, in the form in which it is recorded."""
         ref = self._context.system.ref(stream_name(SESSION_KIND, calling.session))
-        kept, latest = await read_state(ref, _before_turn, vital=True)
+        before = await read_state(ref, _before_turn, vital=True)
+        if before is None:
+            raise ToolError("The run has ended meanwhile; the conversation stays here.")
+        kept, latest = before
         if not callable(history):
             return (kept[latest],)
         whole, _ = await Conversation(self._context.journal.store.read_payloads).upto(kept, len(kept))
@@ -229,10 +232,12 @@ def _until_the_end(work: Background) -> Generator[None, None, None]:
         work.end()
 
 
-def _before_turn(state: SessionState) -> tuple[list[Message], int]:
-    """Return the history before the answer whose calls are open, and the place of the latest input in it."""
-    assert state.run is not None
-    return list(state.messages)[:-1], state.run.latest_input
+def _before_turn(state: SessionState) -> tuple[list[Message], int] | None:
+    """Return the history before the answer whose calls are open, and the place of the latest input in it.
+
+    None = no calls are open any more.
+    """
+    return (list(state.messages)[:-1], state.run.latest_input) if state.run is not None and state.turn else None
 
 
 def _answer_in(result: RunResult[Any], agent: AnyAgent) -> object:

@@ -23,7 +23,7 @@ from refold.actors.calls.recall import Remembered
 from refold.actors.calls.request import WantedRequest, context_of, sent_digest
 from refold.actors.calls.tool_context import running_context, session_context
 from refold.agents.agent import AnyAgent, with_subagents
-from refold.events.core.content import Json
+from refold.events.core.content import Json, Message
 from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
@@ -334,9 +334,11 @@ class AgentReplay:
         of = session_context(self._session, self._ancestors, self._state)
         return hook_context(of, deps=self._current.deps, run=run, turn=turn)
 
-    def _compared(self, what: What, batch: Sequence[StoredEvent], found: Mismatch | None) -> list[Divergence]:
-        """Count a comparison, and return the first difference of its kind."""
-        if found is not None and self._is_redacted and is_of_taken_out(found):
+    def _compared(
+        self, what: What, batch: Sequence[StoredEvent], found: Mismatch | None, judged: Sequence[Message] = ()
+    ) -> list[Divergence]:
+        """Count a comparison, and return the first difference of its kind; for `judged` see `is_of_taken_out`."""
+        if found is not None and self._is_redacted and is_of_taken_out(found, judged):
             self._tally.miss(what, event_ref(self._stream, batch[0].version), TAKEN_OUT)
             return []
         self._tally.add(what, differs=found is not None)
@@ -400,17 +402,15 @@ class AgentReplay:
         if run is None or not (then or self._current.agent.input_guardrails):
             return []
 
-        async def judged() -> tuple[GuardrailTrip | None]:
-            messages, answered = state.messages, state.accepted
-            whole, _ = await self._conversation.upto(messages, len(messages))
-            return (await self._current.guardrails.on_input(self._where(run.id, turn), whole, answered),)
+        async def judged() -> tuple[GuardrailTrip | None, Sequence[Message]]:
+            whole, _ = await self._conversation.upto(state.messages, len(state.messages))
+            where, new = self._where(run.id, turn), state.accepted
+            return await self._current.guardrails.on_input(where, whole, new), whole[new:]
 
         now = await self._done_again("guardrail", batch, judged)
-        return (
-            self._compared("guardrail", batch, self._comparison.mismatch(then, now[0], "guardrail"))
-            if now is not None
-            else []
-        )
+        if now is None:
+            return []
+        return self._compared("guardrail", batch, self._comparison.mismatch(then, now[0], "guardrail"), now[1])
 
     async def _pair(self, run: RunId, turn: int, reference: RequestReference) -> RequestPair:
         """Return the recorded request, and what is known of the one that is made today."""

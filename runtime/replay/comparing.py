@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from refold.actors.calls.recall import Remembered
-from refold.events.core.content import Json, is_json_object
+from refold.events.core.content import Json, Message, is_json_object
 from refold.events.core.difference import NOTHING, Difference, differences, json_of
 from refold.events.core.word_diff import word_changes
 from refold.events.model.configuration import ToolSpec
@@ -116,12 +116,19 @@ def _as_told(tool: ToolSpec) -> Json:
     return {"description": tool.description, "input_schema": tool.input_schema}
 
 
-JUDGED = ("recall", "call", "answer.verdicts")
+JUDGED = ("recall", "call", "answer.verdicts", "answer.trip", "answer.rejected")
 """What is decided from words: paths of differences that may follow from any of them."""
 
 
-def is_of_taken_out(found: Mismatch) -> bool:
-    """Tell whether a difference may follow from what was taken out of a bundle."""
+def is_of_taken_out(found: Mismatch, judged: Sequence[Message] = ()) -> bool:
+    """Tell whether a difference may follow from what was taken out of a bundle.
+
+    Args:
+        found: the difference.
+        judged: messages that it follows from, beside its sides.
+    """
+    if REDACTED.encode() in msgspec.json.encode(judged):
+        return True
     if found.difference.path.startswith(JUDGED):
         words = [side.get("content", side) if is_json_object(side) else side for side in (found.recorded, found.now)]
         return any(map(_times_redacted, words))

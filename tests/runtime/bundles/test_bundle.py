@@ -16,10 +16,13 @@ from refold import (
     AgentConfig,
     AgentRuntime,
     ConfigError,
+    Deny,
     LogFormatError,
+    Message,
     RefoldError,
     ScriptedProvider,
     Tool,
+    guardrail,
     say,
 )
 from refold.bundles import bundle_session
@@ -150,6 +153,29 @@ async def test_a_bundle_that_was_made_to_do_harm_does_none(
         path.write_bytes(data[:begin] + bytes(byte ^ 0xFF for byte in data[begin : begin + 90]) + data[begin + 90 :])
     with pytest.raises(RefoldError, match=why):
         await replay(path, agent=office(), answer_s=0.1)
+
+
+async def test_a_guardrail_that_tripped_on_what_was_taken_out_is_not_compared(tmp_path: Path) -> None:
+    @guardrail
+    def asked(context: object, message: Message) -> Deny | None:
+        return Deny("a card number") if "4111" in message.text else None
+
+    @guardrail
+    def told(context: object, answer: str) -> Deny | None:
+        return Deny("a card number") if "4111" in answer else None
+
+    provider = ScriptedProvider([say("Your card is 4111.")])
+    guarded = Agent(
+        config=AgentConfig(model="m"), provider=provider, input_guardrails=[asked], output_guardrails=[told]
+    )
+    async with AgentRuntime(guarded, log=tmp_path / "events.db") as runtime:
+        session = await runtime.session("s")
+        for said in ("My card is 4111.", "Which card have I?"):
+            await (await session.submit(said)).result()
+    made = await bundle_session(tmp_path / "events.db", "s", tmp_path / "s.refold", redact=[re.compile("4111")])
+    report = await replay(tmp_path / "s.refold", agent=guarded)
+    assert (made.log_verdict, report.kinds) == (None, ())
+    assert [line.partition(":")[0] for line in report.missing()] == ["guardrail", "answer"]
 
 
 async def sessions_in(path: Path) -> list[str]:

@@ -194,6 +194,7 @@ async def test_a_conversation_is_taken_back(at: int | None, left: list[str] | No
     log = InMemoryStore()
     async with runtime_of(log, say("One."), say("Two."), say("Three.")) as runtime:
         session = await runtime.session("alice")
+        assert await session.rewind() == 0, "there is nothing"
         await session.send("1", key="a")
         await session.send("2")
         if left is None:
