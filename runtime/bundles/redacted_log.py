@@ -158,7 +158,7 @@ class _Stream:
         self._kind = kind
         self._redaction = redaction
         self._names = payloads.names
-        self._sizes = {name: (name, len(data)) for name, data in payloads.redacted.items()}
+        self._sizes = {str(name): (name, len(data)) for name, data in payloads.redacted.items()}
         self._states: tuple[Any, Any] | None = (kind.core.initial(), kind.core.initial()) if kind is not None else None
         self._histories = (HistoryDigest(), HistoryDigest())
         self._noted: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())

@@ -117,7 +117,7 @@ async def test_a_pattern_that_says_the_secret_itself_is_not_told(log: Path) -> N
 
 
 async def test_what_json_escapes_in_a_payload_is_found_and_the_applications_version_is_clean(tmp_path: Path) -> None:
-    schema = {"type": "object"}
+    schema: dict[str, object] = {"type": "object"}
     tell = Tool.from_schema(name="tell", description='Say "PIN":\n5555.', input_schema=schema, handler=len)
     agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([say("Yes.")]), tools=[tell])
     async with AgentRuntime(agent, log=tmp_path / "events.db", app_version="build-PIN 6666") as runtime:
