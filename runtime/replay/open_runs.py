@@ -20,6 +20,7 @@ from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StreamHead
 from refold.events.model.configuration import configured_for
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.events import TerminalEvent
 from refold.events.session.state import Run, SessionState, TurnCall
 from refold.inspection.log_reading import Batches, ReadableLog, Streams, opened
 from refold.replay.current_agent import CurrentAgent
@@ -70,10 +71,10 @@ async def in_flight(log: ReadableLog, *, agent: "AnyAgent") -> InFlightReport:
         blocked: list[BlockedRun] = []
         others: Counter[str] = Counter()
         async for head in Streams(store, prefix=f"{SESSION_KIND}/"):
-            if not head.pending:
-                continue
             session = SessionId(kind_and_identifier(head.stream)[1])
             try:
+                if not head.pending and await _has_ended(store, head):
+                    continue
                 state = await _folded(store, head)
             except LogFormatError as error:
                 blocked.append(
@@ -90,6 +91,12 @@ async def in_flight(log: ReadableLog, *, agent: "AnyAgent") -> InFlightReport:
         return InFlightReport(
             log=store.name, runs=runs, blocked=tuple(blocked), other_agents=dict(sorted(others.items()))
         )
+
+
+async def _has_ended(store: EventStore, head: StreamHead) -> bool:
+    """Tell whether a session ends with the end of a run; one that waits in a fork has nothing pending either."""
+    last = await store.read_stream(head.stream, after_version=head.version - 1, limit=1)
+    return isinstance(SESSION_CODEC.decode(last[0]), TerminalEvent)
 
 
 async def _folded(store: EventStore, head: StreamHead) -> SessionState:

@@ -93,6 +93,16 @@ async def test_what_stands_in_the_way_of_open_runs(
     assert [(each.session, each.reason) for each in report.blocked] == blocked
 
 
+async def test_a_run_that_waits_in_a_fork_is_open_too() -> None:
+    store = InMemoryStore()
+    await recorded(store)
+    async with AgentRuntime(agent(), log=store, auto_resume=False, close_grace_s=0) as runtime:
+        await (await runtime.session("asks")).fork(keep_run=True, name="fork")
+        await (await runtime.session("ended")).fork(name="idle")
+    report = await in_flight(store, agent=agent(tools=[look, send_mail]))
+    assert (report.runs, [each.session for each in report.blocked]) == (4, ["asks", "fork"])
+
+
 MODULE = """
 from tests.runtime.replay.test_open_runs import agent, look, send_mail
 
