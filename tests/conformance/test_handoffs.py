@@ -1,5 +1,6 @@
 """Handoffs: another agent goes on with the conversation, in the same session, and all of it is in the log."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -315,3 +316,18 @@ def test_what_cannot_be_handed_to_is_refused(make: Any, words: str) -> None:
 def test_the_tool_is_named_after_the_agent_as_far_as_a_name_may_be() -> None:
     assert handoff("Lá Bonne Équipe").name == "transfer_to_L__Bonne__quipe"
     assert len(handoff("x" * 100).name) == 64
+
+
+async def test_a_run_that_is_cancelled_while_it_is_handed_on_breaks_nothing(
+    memory: InMemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = front(*[TO_BILLING] * 32, to=handoff(billing(*["Hello."] * 32), history="input"))
+    async with AgentRuntime(desk, log=memory) as runtime:
+        for turns in range(32):
+            run = await (session := await runtime.session(f"s{turns}")).submit("Hi")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await session.cancel()
+            await run.result()
+    assert "AssertionError" not in caplog.text
+    await assert_sound(memory)
