@@ -280,7 +280,7 @@ def close_for_fork(state: SessionState, event: ev.SessionForked) -> None:
     """Answer the open calls of a session that is forked: with given results, and what must not be done again.
 
     Where the run waits in the fork, a call that has not begun may begin there, and a pure one is done again; an
-    approval is asked for again, and does not expire.
+    approval is asked for again, and neither it nor a question expires.
     """
     given = {result.tool_use_id: result for result in event.results}
     for call in list(state.turn.calls) if state.turn is not None else ():
@@ -294,6 +294,8 @@ def close_for_fork(state: SessionState, event: ev.SessionForked) -> None:
             _answer(state, call.id, error_result(call.id, "cancelled", NOT_RUN_IN_FORK_TEXT))
         else:
             call.expires_at = None
+            if call.question is not None:
+                call.question = msgspec.structs.replace(call.question, expires_at=None)
 
 
 def note_breakage(state: SessionState, message: str, recovery: str | None) -> None:

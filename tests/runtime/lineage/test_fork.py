@@ -18,6 +18,7 @@ from refold import (
     PersistenceError,
     ScriptedProvider,
     Session,
+    ToolContext,
     say,
     tool,
     use,
@@ -195,6 +196,28 @@ async def test_a_call_that_is_open_can_be_given_another_result(log: EventStore) 
         ):
             with pytest.raises(ConfigError, match=what):
                 await session.fork((await batch_ends(session))[-1], results=wrong)
+
+
+async def test_a_question_waits_in_a_fork_as_long_as_its_run_does(log: EventStore) -> None:
+    @tool(tier="observe", effect="pure")
+    async def deliver(context: ToolContext[object]) -> str:
+        """Deliver."""
+        return f"to {await context.ask('Where to?', type=str, expires_s=60)}"
+
+    clock, script = ManualClock(), [use("deliver"), say("Late."), say("Sent.")]
+    async with runtime_of(log, *script, tools=[deliver], alike=False, clock=clock) as runtime:
+        session = await runtime.session("alice")
+        run = await session.submit("Deliver it.")
+        while not await session.questions():  # noqa: ASYNC110 - What a session asks sets no event.
+            await asyncio.sleep(0)
+        fork = await session.fork(keep_run=True)
+        await clock.advance(3600)
+        assert (await run.result()).text == "Late."
+        await fork.resume()
+        [question] = await fork.questions()
+        await fork.answer(question, "Rosenweg")
+        assert (await (await fork.run(run.run)).result()).text == "Sent."
+        assert "to Rosenweg" in str(await fork.history())
 
 
 async def test_a_fork_of_a_fork_and_one_made_twice(log: EventStore) -> None:
