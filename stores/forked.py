@@ -3,7 +3,7 @@
 The first own event of a fork has the version after the prefix, and its cause and its input both name the event that it
 goes on from: `session/alice@57`. So a fork costs one event, however long the prefix is, and no table knows of it.
 `joined` is the one place where prefix and own events are put together. Every store reads a stream through it, so that
-whoever folds, checks, shows or exports one reads all versions from 1 on without a gap; those of the prefix are the
+all that fold, check, show or export one read all versions from 1 on without a gap; those of the prefix are the
 origin's events, under its name. In order of position each event is there once.
 
 The rule: what a fork begins with never changes. Events are only appended, and a stream with forks is not deleted.

@@ -3,7 +3,7 @@
 Asked before each model call of a session whose run, or a run above it, has an `AgentConfig.tree_budget`. Nothing is
 kept beside the log: the figures of a run are in the state of its session, and the sessions below it are those whose
 ids begin with its own, each begun by a call. So after a crash the answer is the same, and what may be spent too much is
-what was in flight when the budget was reached. The rule: a call counts for the run that made it, whatever became of it.
+what was in flight when the budget was reached. The rule: a call counts for the run that made it, however it ended.
 """
 
 import msgspec

@@ -102,7 +102,7 @@ class HistoryView(Sequence[Message]):
         messages, copies = tuple(self), self._copies
         copies.extend(map(own_copy, messages[len(copies) :]))
         shown = tuple(copies[: self._length])
-        if shown != messages:  # Somebody has changed one that was given before.
+        if shown != messages:  # A reader has changed one that was given before.
             shown = tuple(map(own_copy, messages))
             copies[: self._length] = shown
         return shown

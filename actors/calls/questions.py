@@ -1,6 +1,6 @@
 """What a tool's body needs from outside while it runs: answers to its questions, or its result itself, later.
 
-Theory of operation: nobody keeps a body in memory while days pass. A body that asks ends there, as if its task had been
+Theory of operation: no body is kept in memory while days pass. A body that asks ends there, as if its task had been
 cancelled, and the session records the question. With the answer the call starts again from its beginning, in this
 process or another one, and is handed the answers that there are, in the order of its questions; so it comes as far as
 its next question, or to its end. The rule: a question is known by its place among those of its call, so a body asks

@@ -229,7 +229,7 @@ class ToolContext(Generic[D]):
     def ask(self, question: str, *, type: Any, expires_s: float | None = None) -> AwaitedAnswer[Any]: ...
 
     def ask(self, question: str, *, type: Any = str, expires_s: float | None = None) -> AwaitedAnswer[Any]:
-        """Ask a person, or whatever else is outside, and go on with the answer, in days or after a restart too.
+        """Ask a person, or another system outside, and go on with the answer, in days or after a restart too.
 
         `answer = await context.ask("Which address?", type=Address)`; in a plain function `context.ask(…).get()`. Where
         there is no answer yet, the body ends here, as when its task is cancelled. With the answer it runs again from

@@ -62,7 +62,7 @@ class ScopedObject(StreamObject[S, C, E]):
         self._is_part = False
         self._parts: WeakValueDictionary[str, Self] = WeakValueDictionary()
         self._ready: OrderedDict[str, Self] = OrderedDict()
-        """The parts that stay although nobody holds them."""
+        """The parts that stay although no caller holds them."""
         self._settled: ActorRef | None = None
         """The actor that has the settings of the part."""
 

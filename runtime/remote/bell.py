@@ -347,7 +347,7 @@ class _Peer(asyncio.Protocol):
 
 
 def _remove_stale(path: Path, trusted: frozenset[int]) -> None:
-    """Remove the bell of an owner that was killed: whoever owns the log now has it.
+    """Remove the bell of an owner that was killed: the one that owns the log now has it.
 
     Raises:
         OSError: something else lies there.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from refold.agents.agent import AnyAgent
 
 REFUSED = frozenset({"deny", "invalid_arguments", "not_found", "broken"})
-"""Verdicts by which a call does not run, whatever code there is."""
+"""Verdicts by which a call does not run, with any code."""
 
 
 class BlockedRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ REFUSED: Final = frozenset(
         "syslog.openlog", "syslog.syslog", "tempfile.mkdtemp", "tempfile.mkstemp",
     }
 )  # fmt: skip
-"""Python's audit events of what is refused, whatever it is given;
+"""Python's audit events of what is refused with any arguments;
 https://docs.python.org/3/library/audit_events.html
 """
 
