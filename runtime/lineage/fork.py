@@ -114,6 +114,10 @@ async def fork_session(log: ForkedLog, origin: SessionId, wanted: WantedFork) ->
         payloads[payload_hash(prompt)] = prompt
         options = msgspec.structs.replace(options or RunOptions(), system_prompt=payload_hash(prompt))
     answers: list[ToolResultBlock] = []
+    if not isinstance(wanted.results, Mapping | None) or not all(
+        isinstance(call, str) for call in wanted.results or ()
+    ):
+        raise ConfigError(f"the results of a fork are given by the ids of their calls, not as {wanted.results!r:.80}")
     for call, content in (wanted.results or {}).items():
         await _require_open(store, stream, call, last.version)
         kept, large = result_content(content)

@@ -192,10 +192,12 @@ async def test_a_call_that_is_open_can_be_given_another_result(log: EventStore) 
         for wrong, what in (
             ({"call_1_0": "x"}, "is no call of"),
             ({"x": "x"}, "is no call of"),
+            ({5: "x"}, "by the ids of their calls"),
+            (["x"], "by the ids of their calls"),
             ({begun[0][1]: "x"}, "is answered at version"),
         ):
             with pytest.raises(ConfigError, match=what):
-                await session.fork((await batch_ends(session))[-1], results=wrong)
+                await session.fork((await batch_ends(session))[-1], results=wrong)  # type: ignore[arg-type]
 
 
 async def test_a_question_waits_in_a_fork_as_long_as_its_run_does(log: EventStore) -> None:
