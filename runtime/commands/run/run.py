@@ -13,7 +13,13 @@ from refold.commands.run.options import (
     chosen_agent,
     with_model_options,
 )
-from refold.commands.steer.delivery import UserOption
+from refold.commands.steer.delivery import (
+    MaxTurnsOption,
+    MetadataOption,
+    TemperatureOption,
+    UserOption,
+    metadata_of,
+)
 
 
 @with_model_options
@@ -24,6 +30,9 @@ async def run(
     log: LogOption = DEFAULT_LOG,
     session: SessionOption = None,
     user: UserOption = None,
+    metadata: MetadataOption = None,
+    max_turns: MaxTurnsOption = None,
+    temperature: TemperatureOption = None,
     key: Annotated[str | None, option("--key", "KEY", "The same key in a session is the same run.")] = None,
     choice: ModelChoice = NO_CHOICE,
     as_json: JsonOption = False,
@@ -44,11 +53,15 @@ async def run(
     stop_reason}.
     """
     from refold.commands.run.session_run import session_run
+    from refold.sessions.access import RunOverrides
     from refold.sessions.outcome import Completed
 
     name, content = _agent_and_input([word for word in (agent, text) if word is not None], choice)
-    async with session_run(chosen_agent(name, choice), log, session, user=user, quiet=as_json) as sending:
-        result = await sending.send(content, key)
+    said, overrides = metadata_of(metadata), RunOverrides(max_turns=max_turns, temperature=temperature)
+    async with session_run(
+        chosen_agent(name, choice), log, session, user=user, metadata=said, quiet=as_json
+    ) as sending:
+        result = await sending.send(content, key, **overrides)
     if result is None:
         return sending.tell_left_open(choice.words(name))
     if as_json:

@@ -9,10 +9,10 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import typer
 
@@ -35,6 +35,7 @@ from refold.publishing.event_bus import Follower
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import Subscription
 from refold.remote.owner import InboxReader
+from refold.sessions.access import RunOverrides
 from refold.sessions.outcome import Cancelled, RunResult, result_of
 from refold.sessions.session import Session
 from refold.stores.sqlite.file import absolute
@@ -60,7 +61,13 @@ async def runtime_on(agent: AnyAgent, log: Path) -> AsyncGenerator[AgentRuntime]
 
 @asynccontextmanager
 async def session_run(
-    agent: AnyAgent, log: Path, session_id: str | None, *, user: str | None = None, quiet: bool
+    agent: AnyAgent,
+    log: Path,
+    session_id: str | None,
+    *,
+    user: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    quiet: bool,
 ) -> AsyncGenerator["SessionRun"]:
     """Give a session of a runtime, which is closed at the end, when all that happened has been shown.
 
@@ -69,12 +76,13 @@ async def session_run(
         log: where.
         session_id: None = a new one.
         user: whose it is; None = nothing is said of that.
+        metadata: what is said of it.
         quiet: show nothing.
     """
     cancel = CancellationToken()
     with _ctrl_c_cancels(cancel):
         async with runtime_on(agent, log) as runtime:
-            session = await runtime.session(session_id, user=user)
+            session = await runtime.session(session_id, user=user, metadata=metadata or None)
             if not quiet:
                 tell(f"session {shell_word(session.id)} in {shell_word(str(log))}")
             run = SessionRun(runtime, session, log, cancel, quiet=quiet)
@@ -117,8 +125,8 @@ class SessionRun:
         self._ends: deque[int] = deque()
         """Versions of the events that ended runs which have not been told of yet."""
 
-    async def send(self, text: str, key: str | None) -> RunResult | None:
-        """Return how the run ended, or None where it waits for a person."""
+    async def send(self, text: str, key: str | None, **options: Unpack[RunOverrides]) -> RunResult | None:
+        """Return how the run ended, or None where it waits for a person; `options` as for `Session.send`."""
         self._not_done = ", and the input was not sent"
         if self._runtime.agent.config.streaming and not self._quiet:
             followed = self._session.follow(capacity=LIVE_CAPACITY)
@@ -126,7 +134,7 @@ class SessionRun:
         else:
             self._runtime.subscribe(self._see, session=self.session)
         return await self._beside_the_inbox(
-            lambda: self._session.send(text, cancel=self._cancel, key=key, on_event=self._begin)
+            lambda: self._session.send(text, cancel=self._cancel, key=key, on_event=self._begin, **options)
         )
 
     async def resume(self) -> None:

@@ -15,11 +15,21 @@ if TYPE_CHECKING:
 
 SessionArgument = Annotated[str, argument("SESSION", "The session's name.")]
 UserOption = Annotated[str | None, option("--user", "ID", "Whose session it is; one of another user is refused.")]
+MetadataOption = Annotated[
+    list[str] | None, option("--metadata", "KEY=VALUE", "What is said of the session. May be given again.")
+]
+MaxTurnsOption = Annotated[int | None, option("--max-turns", "N", "Most model calls of this run.", min=1)]
+TemperatureOption = Annotated[float | None, typer.Option("--temperature", metavar="N", help="Of this run: 0 to 2.")]
 KeyOption = Annotated[str | None, option("--key", "KEY", "The same key in a session is the same command.")]
 TimeoutOption = Annotated[
     float,
     typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for the runtime that owns the log."),
 ]
+
+
+def metadata_of(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Return metadata given as `KEY=VALUE`; without a `=` the value is empty."""
+    return {key: value for key, _, value in (pair.partition("=") for pair in pairs or ())}
 
 
 async def given(

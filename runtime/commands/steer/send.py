@@ -20,11 +20,15 @@ from refold.commands.execution import (
 from refold.commands.output import tell_error
 from refold.commands.steer.delivery import (
     KeyOption,
+    MaxTurnsOption,
+    MetadataOption,
     SessionArgument,
+    TemperatureOption,
     TimeoutOption,
     UserOption,
     approve_line,
     given,
+    metadata_of,
     tell_given,
 )
 
@@ -37,15 +41,11 @@ async def send(
     new: Annotated[bool, typer.Option("--new", help="Begin the session if the log has none of that name.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end of the run, and write its answer.")] = False,
     user: UserOption = None,
-    metadata: Annotated[
-        list[str] | None, option("--metadata", "KEY=VALUE", "What is said of the session. May be given again.")
-    ] = None,
+    metadata: MetadataOption = None,
     model: Annotated[str | None, option("--model", "NAME", "The model of this run, instead of the agent's.")] = None,
-    max_turns: Annotated[int | None, option("--max-turns", "N", "Most model calls of this run.", min=1)] = None,
+    max_turns: MaxTurnsOption = None,
     max_tokens: Annotated[int | None, option("--max-tokens", "N", "Most tokens of one answer of it.", min=1)] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", metavar="N", help="Of this run: 0 to 2.")
-    ] = None,
+    temperature: TemperatureOption = None,
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
@@ -66,7 +66,7 @@ async def send(
     from refold.sessions.access import RunOverrides, describe_command, run_options
 
     overrides = RunOverrides(model=model, max_turns=max_turns, max_tokens=max_tokens, temperature=temperature)
-    said = describe_command(user, {text.partition("=")[0]: text.partition("=")[2] for text in metadata or []})
+    said = describe_command(user, metadata_of(metadata))
     content = send_command(sys.stdin.read() if text == "-" else text, run_options(overrides), said)
     what = await given(log, session, content, key, timeout_s, may_begin=new)
     if not (wait and isinstance(what.outcome, Done) and what.outcome.run is not None):

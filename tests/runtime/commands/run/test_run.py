@@ -12,7 +12,7 @@ from refold import AgentRuntime
 from refold.agents.loading import load_agent
 from refold.events import fold, history
 from refold.events.core.content import CANCELLED_TEXT, ToolResultBlock
-from refold.events.session.events import RunCancelled, RunCompleted, RunResumed
+from refold.events.session.events import InputQueued, RunCancelled, RunCompleted, RunResumed
 from tests.runtime.command_line import assert_sound, events_of, read_until, run, started
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -81,7 +81,11 @@ def test_a_run_that_a_crash_left_open_goes_on_first_and_other_sessions_are_left_
 
 
 def test_commands_name_users_and_are_refused_the_sessions_of_others(folder: Path) -> None:
-    assert run("run", "agents:counting", "hello", "--session", "mine", "--user", "alice").exit_code == 0
+    said = ("--user", "alice", "--metadata", "plan=gold", "--temperature", "0.5", "--max-turns", "3")
+    assert run("run", "agents:counting", "hello", "--session", "mine", *said).exit_code == 0
+    [asked] = [event for event in events_of(LOG, "mine") if isinstance(event, InputQueued)]
+    assert (asked.options.temperature, asked.options.max_turns) == (0.5, 3) if asked.options else False
+    assert "temperature must be" in run("run", "agents:counting", "hello", "--temperature", "5").stderr
     assert run("send", LOG, "mine", "more", "--user", "alice").exit_code == 0
     refused = run("send", LOG, "mine", "more", "--user", "bob")
     assert (refused.exit_code, "is another user's" in refused.stderr) == (1, True)
@@ -91,6 +95,7 @@ def test_commands_name_users_and_are_refused_the_sessions_of_others(folder: Path
         process.communicate("hello\n")
     listed = json.loads(run("sessions", LOG, "--json").stdout)["sessions"]
     assert [(each["session"], each["user"]) for each in listed] == [("mine", "alice"), ("talk", "bob")]
+    assert listed[0]["metadata"] == {"plan": "gold"}
     assert_sound(LOG)
 
 
