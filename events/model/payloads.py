@@ -27,6 +27,7 @@ from refold.events.core.content import (
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
+    is_json_array,
     is_json_object,
 )
 from refold.events.core.errors import LogFormatError
@@ -327,15 +328,16 @@ def cleaned_payload(redaction: Redaction, data: bytes) -> Cooperative[bytes]:
         value: object = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return redaction.data(data)
-    if not isinstance(value, dict | list):  # A prompt may be a number, which is no JSON.
+    if not is_json_object(value) and not is_json_array(value):  # A prompt may be a number, which is no JSON.
         return redaction.data(data)
     kind = Storable if is_json_object(value) and "type" in value else Prepared
     try:
         typed: object = msgspec.convert(value, type=kind)
     except msgspec.MsgspecError:
         typed = value
-    cleaned = redaction.value(value := typed if _encode(typed) == data else value)
-    return data if cleaned is value else _encode(cleaned)
+    plain: object = typed if _encode(typed) == data else value
+    cleaned: object = redaction.value(plain)
+    return data if cleaned is plain else _encode(cleaned)
 
 
 def referring(value: object, renamed: Mapping[str, tuple[PayloadHash, int]]) -> object:
