@@ -138,6 +138,7 @@ class Bell:
             bell.close()
             raise
         self._socket = bell
+        weakref.finalize(self, bell.close)  # A loop may end under a runtime that is open, and closes no server.
         _open.add(self)
         return server
 

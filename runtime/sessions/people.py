@@ -73,7 +73,7 @@ async def sessions_below(
         for head in await store.list_streams(prefix=f"{SESSION_KIND}/{prefix}", with_pending=with_pending):
             found = SessionId(kind_and_identifier(head.stream)[1])
             first = await store.read_stream(head.stream, limit=1)
-            if session in await ancestors_of(store, found, first[0]):
+            if first and session in await ancestors_of(store, found, first[0]):  # A damaged log may have lost it.
                 yield found
             if not (own := children_prefix(found)).startswith(prefix):  # The id is so long that its hash stands there.
                 prefixes.append(own)

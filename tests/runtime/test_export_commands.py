@@ -31,7 +31,8 @@ def test_a_golden_log_comes_back_byte_for_byte(golden: Path, tmp_path: Path) -> 
     assert run("export", tmp_path / "copy.db").stdout_bytes == first
     for name in ("copy.db", "log.jsonl"):
         assert run("check", tmp_path / name).exit_code == 0
-        assert run("replay", tmp_path / name).stdout == run("replay", source).stdout
+        replayed = run("replay", tmp_path / name).stdout
+        assert replayed.replace(str(tmp_path / name), str(source)) == run("replay", source).stdout
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
