@@ -95,7 +95,7 @@ class HistoryView(Sequence[Message]):
         self._copies = copies if copies is not None else []
 
     def own_copies(self) -> tuple[Message, ...]:
-        """Return the messages as `own_copy` does each; a copy that nobody has changed is given again.
+        """Return the messages as `own_copy` does each; a copy that is unchanged is given again.
 
         So that a reader who is asked for each request of a long session costs it little: to compare is quick.
         """

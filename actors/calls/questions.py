@@ -74,7 +74,7 @@ class DeferredResult(msgspec.Struct, frozen=True):
     what: str = ""
     """What is waited for, in words for those who look at what waits."""
     type: Any = None
-    """What the result must be; None = any JSON value. A text is the model's result as it is, anything else as JSON."""
+    """What the result must be; None = any JSON value. A text is the model's result unchanged, anything else as JSON."""
     expires_s: float | None = None
     """After so many seconds the call fails with the kind `timeout`; None = it waits for ever."""
 
@@ -131,7 +131,7 @@ class Questions:
         self._describe, self._now_us, self._end_body = describe, now_us, end_body
         self._asked = 0
         self.open: RecordQuestion | None = None
-        """What the body has asked and nobody has answered."""
+        """What the body has asked that has no answer yet."""
 
     def ask(self, question: str, type_of: object, expires_s: float | None) -> AwaitedAnswer[Any]:
         """Return the answer to the next question, which may not be there."""

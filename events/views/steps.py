@@ -34,7 +34,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     input: JsonObject
     changed_input: JsonObject | None = None
-    """The arguments that a person had it run with in place of `input`; None = nobody changed them."""
+    """The arguments that a person had it run with in place of `input`; None = they were not changed."""
     observation: str | None = None
     """The text of its result, or of its error; None = it has none yet."""
     kind: ErrorKind | None = None

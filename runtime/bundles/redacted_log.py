@@ -152,7 +152,7 @@ class _Payloads:
 
 
 class _Stream:
-    """One stream, folded as it was recorded and as it is without secrets, side by side."""
+    """One stream, folded with and without its secrets, side by side."""
 
     def __init__(self, kind: StreamKind | None, redaction: Redaction, payloads: _Payloads) -> None:
         self._kind = kind

@@ -36,7 +36,7 @@ class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     approval: Literal["", "requested", "allowed", "denied"] = ""
     approval_reason: str = ""
     changed_input: JsonObject | None = None
-    """The arguments that a person had it run with in place of `input`; None = nobody changed them."""
+    """The arguments that a person had it run with in place of `input`; None = they were not changed."""
     started_at: int = 0
     """Microseconds since the epoch; 0 = its body was not started. Of several attempts, the first one's."""
     attempts: int = 1

@@ -180,16 +180,7 @@ class RecordedTools(Sequence[Tool[..., Any]]):
                 )
             return result.content
 
-        return Tool.from_schema(
-            name=spec.name,
-            description=spec.description,
-            input_schema=spec.input_schema,
-            handler=give,
-            tier=spec.tier,
-            effect=spec.effect,
-            timeout_s=spec.timeout_s,
-            display_name=spec.display_name,
-        )
+        return Tool.from_spec(spec, give)
 
 
 async def _results(store: EventStore, events: Sequence[ev.SessionEvent]) -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ without such sockets) looks into the files again and again. Read `Bell` for the 
 
 The rules: only the users who may write the log are talked to, in both directions; a path that holds something else
 than a socket of theirs is left alone; what comes is bounded, and checked by its type; and a peer that sends nonsense,
-or does not read, is let go and comes back, and holds up nobody.
+or does not read, is let go and comes back, and holds up no other.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ class Bell:
             bell.setblocking(False)
             os.fchmod(
                 bell.fileno(), 0o600
-            )  # Linux gives the file the mode of the socket; nobody connects before `listen`.
+            )  # Linux gives the file the mode of the socket; no peer connects before `listen`.
             with address_of(path) as address:
                 bell.bind(address)
             status = path.lstat()

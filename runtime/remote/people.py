@@ -181,15 +181,15 @@ class ConnectedForPeople(ABC):
             ConfigError: the log has no such session.
             PersistenceError: the log or its inbox cannot be read.
         """
-        async with self._log():
-            found = await awaited_decisions(self._path, self.id, below=True)
-        return [each for each in found if each.question is None]
+        return [each for each in await self._waiting() if each.question is None]
 
     async def questions(self) -> list[AwaitedDecision]:
         """Return what calls of the session wait to be told, and those of its children; raises as `approvals`."""
+        return [each for each in await self._waiting() if each.question is not None]
+
+    async def _waiting(self) -> list[AwaitedDecision]:
         async with self._log():
-            found = await awaited_decisions(self._path, self.id, below=True)
-        return [each for each in found if each.question is not None]
+            return await awaited_decisions(self._path, self.id, below=True)
 
     async def answer(
         self, question: AwaitedDecision | str, value: object = None, *, error: str | None = None, key: str | None = None

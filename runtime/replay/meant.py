@@ -1,8 +1,8 @@
 """Differences that are meant, so that a changed prompt stays green and everything else red.
 
-A place is ignored, or a difference is expected as it is told: `request.system_prompt: "Rule." -> "Reign."`. The rule:
-what is meant is looked past, and the comparison goes on behind it; and an expected difference that does not occur any
-more is told.
+A place is ignored, or a difference is expected by the line that tells it: `request.system_prompt: "Rule." -> "Reign."`.
+The rule: what is meant is looked past, and the comparison goes on behind it; and an expected difference that does not
+occur any more is told.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ class MeantDifferences(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         ignored: paths of differences, such as `request.system_prompt` or `request.tools.*.description`; what lies
             below one is ignored as well, `[]` stands for all places of an array, `*` for any name.
-        expected: differences that are expected as they are told.
+        expected: differences that are expected, by the lines that tell them.
         learn: look past every difference, and tell all of them as accepted.
     """
 

@@ -276,7 +276,7 @@ class NamedUser:
         self.is_checked = True
 
     async def require(self, store: EventStore) -> None:
-        """Do as `check`, by the log, which is read only as long as it is not known whose the session is.
+        """Do as `check`, by the log, which is read until it is known whose the session is.
 
         Raises:
             CommandRejected: it is another user's.

@@ -260,6 +260,24 @@ class Tool(Generic[P, R_co]):
             wants_deps=wants_deps,
         )
 
+    @classmethod
+    def from_spec(cls, spec: ToolSpec, handler: Callable[Q, R]) -> "Tool[Q, R]":
+        """Return a tool that is described as another one, such as a log has it, with a body of its own.
+
+        Raises:
+            ConfigError: as `from_schema`.
+        """
+        return cls.from_schema(
+            name=spec.name,
+            description=spec.description,
+            input_schema=spec.input_schema,
+            handler=handler,
+            tier=spec.tier,
+            effect=spec.effect,
+            timeout_s=spec.timeout_s,
+            display_name=spec.display_name,
+        )
+
 
 def _made(
     function: Callable[P, R],

@@ -67,17 +67,7 @@ def stub_of(spec: ToolSpec) -> Tool[..., object]:
     async def handler(arguments: dict[str, object]) -> object:
         return f"{spec.name} was rehearsed with {', '.join(sorted(arguments)) or 'nothing'}"
 
-    made = Tool.from_schema(
-        name=spec.name,
-        description=spec.description,
-        input_schema=spec.input_schema,
-        handler=handler,
-        tier=spec.tier,
-        effect=spec.effect,
-        timeout_s=spec.timeout_s,
-        display_name=spec.display_name,
-    )
-    return cast("Tool[..., object]", made)
+    return cast("Tool[..., object]", Tool.from_spec(spec, handler))
 
 
 def _stub(tool: Tool[..., object]) -> Tool[..., object]:

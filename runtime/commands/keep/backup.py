@@ -13,7 +13,7 @@ async def backup(
     copy: Annotated[Path, argument("COPY", "Path of the new log; a file that is there already is refused.")],
     as_json: JsonOption = False,
 ) -> int:
-    """Copy a log, as it is at this moment, also while a runtime writes it.
+    """Copy a log in its present state, also while a runtime writes it.
 
     SQLite's own backup makes the copy, so that what still stands in the WAL beside the log is in it: a copy of the file
     alone would lack that. COPY appears when it is complete and durable. Commands that wait in the inbox beside the log
