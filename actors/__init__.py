@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from refold.actors.kernel.errors import AskCycle as AskCycle
     from refold.actors.kernel.errors import AskTimeout as AskTimeout
     from refold.actors.kernel.errors import WouldDeadlock as WouldDeadlock
-    from refold.actors.kernel.future import ActorFuture as ActorFuture
     from refold.actors.kernel.ref import ActorRef as ActorRef
+    from refold.actors.kernel.reply import ActorFuture as ActorFuture
     from refold.actors.kernel.supervision import ActorFailure as ActorFailure
     from refold.actors.kernel.system import ActorSystem as ActorSystem
     from refold.actors.system import EventSourcedSystem as EventSourcedSystem
@@ -48,7 +48,7 @@ else:
             "refold.actors.kernel.actor": "Actor",
             "refold.actors.kernel.clock": "Clock ManualClock SystemClock Timer",
             "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",
-            "refold.actors.kernel.future": "ActorFuture",
+            "refold.actors.kernel.reply": "ActorFuture",
             "refold.actors.kernel.ref": "ActorRef",
             "refold.actors.kernel.supervision": "ActorFailure",
             "refold.actors.kernel.system": "ActorSystem",

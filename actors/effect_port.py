@@ -14,6 +14,7 @@ from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.supervision import RestartPolicy
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.event import Event
+from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import Effect, Versioned, WaitUntil
 from refold.events.core.records import StoredEvent
 
@@ -39,6 +40,8 @@ class EffectPort(Generic[S, C, E]):
 
     # Set before anything is called; a port changes nothing of them.
     actor: Actor
+    stream: StreamName
+    """The actor's, which is its address."""
     state: S
     """Folded from the log; renewed with each batch."""
     effects: StreamEffects

@@ -16,11 +16,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from refold.actors.cooperative import in_turns
+from refold.actors.cooperative import ReadPayloads, in_turns
 from refold.actors.kernel.clock import Clock, Timer
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.mailbox import Vital
-from refold.actors.kernel.ref import ActorRef, System
+from refold.actors.kernel.ref import ActorRef, System, Vital
 from refold.actors.kernel.reply import TIMER_RESOLUTION_S
 from refold.events.core.errors import LogFormatError, LogInUse, PersistenceError
 from refold.events.core.ids import EventRef, PayloadHash
@@ -119,7 +118,7 @@ class Query(Vital, frozen=True):
     copied: bool = True
     """Whether the reply is a copy; False where what is found shares nothing with the state that can change."""
     in_steps: bool = False
-    """Whether `ask` returns `Cooperative` work, which gives the loop back between steps; its result is not copied."""
+    """Whether `ask` returns work in steps (`Asking`), between which others have the loop; its result is not copied."""
 
     def is_vital(self) -> bool:
         return self.vital
@@ -137,12 +136,12 @@ class QueryResult(msgspec.Struct, frozen=True):
         return self.value
 
 
-async def answer_to(query: Query, state: object) -> tuple[QueryResult, object | None]:
+async def answer_to(query: Query, state: object, read: ReadPayloads | None = None) -> tuple[QueryResult, object | None]:
     """Return what a query finds in a state, and the command that records what was found, if any."""
     try:
         found: Any = query.ask(state)
         if query.in_steps:
-            found = await in_turns(found)
+            found = await in_turns(found, read=read)
         elif query.copied:
             found = copy.deepcopy(found)
         return QueryResult(found), query.note(found) if query.note is not None else None
@@ -207,7 +206,6 @@ LOOK_AT_CLOCK_S = 60.0
 
 
 def retry_pause_s(attempt: int) -> float:
-    """Return how many seconds to wait before the log is tried again, after so many attempts."""
     return RECORD_RETRY_S * (1 << min(attempt, 5))
 
 
@@ -255,7 +253,7 @@ class StreamEffects(msgspec.Struct, eq=False):
 
     recovered: bool = False
     """Whether the work that an earlier process left was seen to, so that an actor that was let go goes on."""
-    blocked: set[str] = set()
+    blocked: frozenset[str] = frozenset()
     """Those that begin only once a command lets the work of an earlier process go on."""
     running: dict[str, Effect] = {}
     """Those that the state wants, results that are not recorded yet included."""
@@ -265,7 +263,7 @@ class StreamEffects(msgspec.Struct, eq=False):
     """What ended effects brought and the log has refused so far."""
     ends: dict[str, int] = {}
     """How often in a row work that is still wanted has ended without a recorded result."""
-    backing_off: set[str] = set()
+    backing_off: frozenset[str] = frozenset()
     """Work that has ended, is still wanted, and begins again after a pause."""
     timers: dict[str, Timer] = {}
     """Of waits, of pauses and of results that are offered again, by the key of what they are for."""
@@ -280,7 +278,6 @@ class StreamEffects(msgspec.Struct, eq=False):
     """Of the grace period that runs or comes next; a timer of an earlier one means nothing any more."""
 
     def has(self, key: str) -> bool:
-        """Return whether work runs, is blocked, or backs off."""
         return key in self.running or key in self.blocked or key in self.backing_off
 
     def ended(self, key: str, *, recorded: bool) -> None:
@@ -295,9 +292,10 @@ class StreamEffects(msgspec.Struct, eq=False):
         for key in [key for key in self.ends if key not in wanted]:
             del self.ends[key]
             if key in self.backing_off:
-                self.backing_off.remove(key)
+                self.backing_off -= {key}
                 self.forget_timer(key)
-        self.blocked.intersection_update(wanted)
+        if self.blocked:
+            self.blocked = self.blocked.intersection(wanted)
         stopping: list[Effect] = []
         for key in [key for key in self.running if key not in wanted]:
             effect = self.running.pop(key)
@@ -318,7 +316,7 @@ class StreamEffects(msgspec.Struct, eq=False):
         """Return whether a new instance would know all that this one does, and nothing goes on but waits."""
         if self.grace is not None or self.backing_off or self.ends or self.cancelled or self.unrecorded:
             return False
-        return all(effect.idle for effect in self.running.values())
+        return not self.carried_out()
 
     def let_go(self) -> None:
         """Let go of what belongs to an instance that is over: the next one sets its own timers and recovers."""
@@ -327,7 +325,8 @@ class StreamEffects(msgspec.Struct, eq=False):
             timer.cancel()
             if isinstance(self.running.get(key), WaitUntil):
                 del self.running[key]
-        for own in (self.timers, self.ends_of_pauses, self.blocked, self.ends, self.backing_off):
+        self.blocked = self.backing_off = frozenset()
+        for own in (self.timers, self.ends_of_pauses, self.ends):
             own.clear()
         self.recovered = False
 

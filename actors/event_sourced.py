@@ -180,7 +180,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                 self._reconcile()  # The append may have taken effect before it failed, and what it wrote goes on.
             raise
         if isinstance(commands[-1], self._port.resumed_by):
-            self._effects.blocked.clear()
+            self._effects.blocked = frozenset()
         self._reconcile()
         return performed
 
@@ -193,7 +193,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     async def _answer(self, query: Query) -> QueryResult:
         await self._require_durable_state()
-        answer, command = await answer_to(query, self._log.state)
+        answer, command = await answer_to(query, self._log.state, self._log.read_payloads)
         if command is not None:  # Before any other message: what was found is true still.
             await self.receive(Envelope(command))
         return answer
@@ -224,7 +224,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             if self._port.pauses is not None and key in effects.ends and key != backed_off:
                 # It has ended and is wanted still: without a pause it might begin and end again for ever.
                 pause_s = self._port.pauses.pause_s(effects.ends[key] + 1)
-                effects.backing_off.add(key)
+                effects.backing_off |= {key}
                 effects.timers[key] = self._later(pause_s, self._end_pause.__name__, key)
                 continue
             # It counts as running before it is begun, since it may tell its end at once.
@@ -233,11 +233,11 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                 self._set_timer(effect)
             elif not isinstance(effect, Wait) and not self._port.begin(effect):
                 del effects.running[key]
-                effects.blocked.add(key)
+                effects.blocked |= {key}
         self._port.settled()
 
     async def _effect_ended(self, ended: EffectEnded) -> None:
-        effects, key, recorded, version = self._effects, ended.key, False, self._log.version
+        effects, key, recorded, version = self._effects, ended.key, False, 0
         if ended.attempt and effects.unrecorded.get(key) is not ended:
             return  # It was offered again meanwhile.
         try:
@@ -263,7 +263,8 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     async def on_start(self) -> None:
         self._log.open(StreamName(self.address), self.system.clock, self._in_flight)
         self._effects = self._in_flight.of(self.address)
-        self._port.actor, self._port.effects, self._port.receive = self, self._effects, self.receive
+        self._port.actor, self._port.stream = self, self._log.name
+        self._port.effects, self._port.receive = self._effects, self.receive
         await self._try_to_recover(0)
 
     async def _try_to_recover(self, attempt: int) -> None:
@@ -292,7 +293,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         effects, wanted = self._effects, self._log.wanted()
         if wanted and not effects.recovered and not effects.carried_out():
             recovery = self._port.recovery(wanted)
-            effects.blocked.update(recovery.blocked)
+            effects.blocked |= recovery.blocked
             if recovery.commands:  # Nothing else is admitted before they are recorded.
                 await self._log.perform(recovery.commands)
         self._recovered = effects.recovered = True
@@ -302,6 +303,9 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     def may_passivate(self) -> bool:
         return self._recovered and not self._port.lasting and not self._log.stale and self._effects.at_rest()
+
+    def expects_more(self) -> bool:
+        return self._effects.carried_out()
 
     def on_passivate(self) -> None:  # What it waits for stays: a time that comes, or a message, makes a new instance.
         self._log.rest()
@@ -356,7 +360,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     async def _end_pause(self, key: str) -> None:
         await self._require_durable_state()
         if key in self._effects.backing_off:
-            self._effects.backing_off.remove(key)
+            self._effects.backing_off -= {key}
             self._effects.forget_timer(key)
             self._reconcile(backed_off=key)
 

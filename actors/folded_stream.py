@@ -16,9 +16,8 @@ import msgspec
 from refold.actors.cooperative import in_turns
 from refold.actors.effect_port import C, E, EffectPort, S
 from refold.actors.effects import Cause, EffectEnded, EffectsInFlight, Envelope, Performed
-from refold.actors.journal import Journal
+from refold.actors.journal import Growth, Journal
 from refold.actors.kernel.clock import Clock
-from refold.actors.snapshots import Growth
 from refold.events.core.codec import EventCodec, RecordedEvent
 from refold.events.core.errors import (
     CommandRejected,
@@ -27,10 +26,11 @@ from refold.events.core.errors import (
     RefoldError,
     WrongExpectedVersion,
 )
-from refold.events.core.ids import EventRef, PayloadHash, StreamName, event_ref
+from refold.events.core.ids import EventRef, PayloadHash, StreamName
 from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil, noted, plan
-from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.events.core.records import Appended, EncodedBatch, StoredEvent, event_ref
 from refold.events.model.payloads import recordable, without_secrets
+from refold.events.secrets.redaction import NOTHING_SECRET
 from refold.stores.folding import Causes, Fold, causes_after
 
 log = logging.getLogger("refold.actors")
@@ -66,6 +66,8 @@ class FoldedStream(Generic[S, C, E]):
         self._causes: Causes = {}
         self._wanted: Iterable[str] = ()
         """Keys of the effects that the last decided batch left pending."""
+        self._pending: Sequence[Effect] | None = None
+        """Those effects; None = the state is as it was folded."""
         self._growth = Growth()
 
     def open(self, name: StreamName, clock: Clock, in_flight: EffectsInFlight | None = None) -> None:
@@ -76,9 +78,14 @@ class FoldedStream(Generic[S, C, E]):
     def version(self) -> int:
         return self._core.version(self.state)
 
+    async def read_payloads(self, names: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        """Return those of some payloads that the log has; raises as `EventStore.read_payloads`."""
+        return await self._journal.store.read_payloads(names)
+
     def wanted(self) -> list[Effect]:
         """Return the work that should be in flight, each with the events that it goes back to."""
-        return [self._with_cause(effect) for effect in self._core.pending(self.state)]
+        pending = self._pending if self._pending is not None else self._core.pending(self.state)
+        return [self._with_cause(effect) for effect in pending]
 
     async def perform(
         self,
@@ -100,8 +107,9 @@ class FoldedStream(Generic[S, C, E]):
         for attempt in range(1, APPEND_ATTEMPTS_MAX + 1):
             if self.stale:
                 await self.rebuild()
-            in_steps = without_secrets(self._journal.redaction, commands, envelope.payloads)
-            commands, payloads = await in_turns(in_steps)
+            payloads = envelope.payloads
+            if payloads and self._journal.redaction is not NOTHING_SECRET:
+                commands, payloads = await in_turns(without_secrets(self._journal.redaction, commands, payloads))
             if in_doubt and effect is not None and await self._has_result(effect):
                 return [Performed(0, False)] * len(commands)
             decided: list[Decided[E]] = []
@@ -183,7 +191,8 @@ class FoldedStream(Generic[S, C, E]):
         # Time never goes back within a stream, also where the wall clock does.
         self.time = max(self._clock.now_us(), self.time)
         redaction, encoded = self._journal.redaction, list[bytes]()
-        if redaction:
+        redacts = redaction is not NOTHING_SECRET
+        if redacts:
             if not self.version:
                 redaction.require_none(self.name, f"the name {redaction.text(self.name)!r}")
             command = redaction.command(command)
@@ -193,7 +202,7 @@ class FoldedStream(Generic[S, C, E]):
             encoded.append(data)
             return event
 
-        planned = plan(self._core, self.state, command, self.time, recorded if redaction else None)
+        planned = plan(self._core, self.state, command, self.time, recorded if redacts else None)
         if isinstance(planned, Recorded):
             return planned
         self._port.state = self.state = planned.state
@@ -201,8 +210,9 @@ class FoldedStream(Generic[S, C, E]):
             cause = (event_ref(self.name, effect.causation), event_ref(self.name, effect.correlation))
         # What is pending is noted in the log, so that the next process finds the streams that have work without folding
         # all of them. It is that of the state now: the next command of the transaction changes it.
-        pending = noted(self._core.pending(self.state), self._wanted)
-        self._wanted = pending
+        self._pending = None
+        self._pending = self._core.pending(self.state)
+        pending = self._wanted = noted(self._pending, self._wanted)
         batch = EncodedBatch(
             stream=self.name,
             expected_version=self.version - len(planned.events),
@@ -242,11 +252,7 @@ class FoldedStream(Generic[S, C, E]):
     # Fold
 
     async def fold(self) -> None:
-        """Fold the state from the log, all of whose events count as published but those an earlier instance left.
-
-        Raises:
-            PersistenceError: the log cannot be read; as LogFormatError where an event in it cannot be folded.
-        """
+        """Fold the state from the log, all of whose events count as published but those an earlier instance left."""
         effects = self._in_flight.of(self.name) if self._in_flight is not None else None
         await self._fold_and_publish(effects.published_to if effects is not None else None)
 
@@ -301,7 +307,7 @@ class FoldedStream(Generic[S, C, E]):
         if snapshots is not None and fold.ignored:
             snapshots.ignored += 1
         self._port.state = self.state = fold.state
-        self.time, self._causes, self._wanted = fold.at, fold.causes, fold.causes
+        self.time, self._causes, self._wanted, self._pending = fold.at, fold.causes, fold.causes, None
         self._growth = Growth(fold.fresh, fold.fresh_bytes, fold.snapshot_bytes)
         await self._port.folded(fold.first)
         self.stale = False

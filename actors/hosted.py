@@ -16,8 +16,7 @@ import msgspec
 from refold.actors.effect_port import EffectPort
 from refold.actors.effects import CancelEffect, EffectEnded, Envelope, tell_end
 from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.mailbox import Vital
-from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.ref import ActorRef, Vital
 from refold.actors.kernel.supervision import RestartPolicy
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent

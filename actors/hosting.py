@@ -8,21 +8,22 @@ those are made that an earlier process left work to.
 import weakref
 from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight, Performed, Wake, read_state
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosted import EffectWorker, HostedPort
 from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
+from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
-from refold.actors.sync.loop_thread import LoopThread, blocking
+from refold.actors.loop_thread import LoopThread, blocking
 from refold.actors.thread_pool import ThreadPool
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.errors import ConfigError
-from refold.events.core.ids import checked_identifier, stream_name
+from refold.events.core.errors import ConfigError, LogInUse
+from refold.events.core.ids import StreamName, checked_identifier, stream_name
 from refold.events.core.pure_core import C, E, PureCore
 from refold.events.kinds.scopes import part_in
 
@@ -36,25 +37,101 @@ RESERVED_KINDS = frozenset(
 STREAMS_PER_PAGE = 1_000
 
 
+class Elsewhere(Protocol):
+    """Reaches hosted actors that live in another process, which owns the log."""
+
+    async def ask_hosted(
+        self, core: CheckedCore[Any, Any, Any], address: StreamName, command: object, timeout_s: float | None
+    ) -> Performed:
+        """Return when a command is performed and durable."""
+        ...
+
+    def tell_hosted(self, core: CheckedCore[Any, Any, Any], address: StreamName, command: object) -> None:
+        """Have a command performed, from any thread."""
+        ...
+
+    async def read_hosted(self, core: CheckedCore[S, Any, Any], address: StreamName, question: Callable[[S], R]) -> R:
+        """Return a copy of what is found in an actor's state as the log has it."""
+        ...
+
+
+async def _stays(_: Exception) -> bool:
+    return False
+
+
+class HostedKinds:
+    """The kinds that one log's actors are hosted by, in this process or, later, in this process."""
+
+    def __init__(self) -> None:
+        self.cores: dict[str, CheckedCore[Any, Any, Any]] = {}
+        """Of each kind that the application has named."""
+        self.of_memories: dict[str, CheckedCore[Any, Any, Any]] = {}
+        """Of each kind of memory that the agents have."""
+        self.elsewhere: Elsewhere | None = None
+        """Reaches them, while another process owns the log."""
+        self.changed: Callable[[], object] = lambda: None
+        """Called when a kind has come."""
+        self.moved: Callable[[Exception], Awaitable[bool]] = _stays
+        """Tells, once it is so, whether an actor could not do its work since another process has taken the log."""
+        self.system: ActorSystem
+        """Where they live while this process owns the log."""
+        self._begin: dict[str, Callable[[Host], Awaitable[None]]] = {}
+
+    async def add(
+        self, kind: str, core: CheckedCore[Any, Any, Any], begin: "Callable[[Host], Awaitable[None]]", host: "Host"
+    ) -> None:
+        """Host a kind: now where this process owns the log, and whenever it has taken it over."""
+        if self.elsewhere is None:
+            await begin(host)
+        elif kind in self.cores:
+            raise ConfigError(f"the kind {kind!r} is registered already; use another word")
+        self.cores[kind], self._begin[kind] = core, begin
+        self.changed()
+
+    async def take_up(self, host: "Host") -> None:
+        """Host here what was named, since this process owns the log now."""
+        begun = 0
+        while begun < len(self._begin):  # Others may come meanwhile.
+            await list(self._begin.values())[begun](host)
+            begun += 1
+        self.elsewhere = None
+        self.changed()
+
+
 class Hosted(Generic[S, C]):
     """The actors of one kind; `Host` makes it.
 
+    Where another process owns a log that is shared, its actors live there: commands are then performed there, each
+    once, and so they are `KeyedCommand`s; and states are folded from the log.
+
     Args:
-        system: where they live.
         kind: what stands before the slash of their addresses.
+        core: what decides for them.
+        kinds: of the log.
     """
 
-    def __init__(self, system: ActorSystem, kind: str) -> None:
-        self.system = system
+    def __init__(self, kind: str, core: CheckedCore[S, C, Any], kinds: HostedKinds) -> None:
         self.kind = kind
+        self._core = core
+        self._kinds = kinds
+
+    @property
+    def system(self) -> ActorSystem:
+        """Where they live."""
+        return self._kinds.system
 
     def ref(self, identifier: str) -> ActorRef:
         """Return the ref of one of them, which serves threads and other actors as well.
 
         Raises:
-            ConfigError: it cannot be an identifier.
+            ConfigError: it cannot be an identifier; or another process has the actors.
         """
-        return self.system.ref(stream_name(self.kind, checked_identifier(identifier, f"{self.kind} id")))
+        if self._kinds.elsewhere is not None:
+            raise ConfigError("another process owns the shared log, and has its actors; use `ask`, `tell` and `read`")
+        return self.system.ref(self._address(identifier))
+
+    def _address(self, identifier: str) -> StreamName:
+        return stream_name(self.kind, checked_identifier(identifier, f"{self.kind} id"))
 
     async def ask(self, identifier: str, command: C, *, timeout: float | None = None) -> Performed:  # noqa: ASYNC109 - as `ActorRef.ask`
         """Send a command, and return when what follows from it is durable.
@@ -76,8 +153,17 @@ class Hosted(Generic[S, C]):
             AskTimeout: no answer came in time; the command may still be performed.
             AskCycle: asked in a handler that the actor waits for.
         """
-        performed: Performed = await self.ref(identifier).ask(command, block=False, timeout=timeout)
-        return performed
+        if self._kinds.elsewhere is None:
+            try:
+                performed: Performed = await self.ref(identifier).ask(command, block=False, timeout=timeout)
+            except (LogInUse, ActorStopped) as error:
+                if not await self._kinds.moved(error):
+                    raise
+            else:
+                return performed
+        elsewhere = self._kinds.elsewhere
+        assert elsewhere is not None
+        return await elsewhere.ask_hosted(self._core, self._address(identifier), command, timeout)
 
     def tell(self, identifier: str, command: C) -> None:
         """Send a command and forget it, from any thread; a refusal is logged and set aside.
@@ -86,7 +172,11 @@ class Hosted(Generic[S, C]):
             ActorStopped: the system is closing.
             BackpressureShed: too many messages wait for that actor.
         """
-        self.ref(identifier).tell(command)
+        elsewhere = self._kinds.elsewhere
+        if elsewhere is not None:
+            elsewhere.tell_hosted(self._core, self._address(identifier), command)
+        else:
+            self.ref(identifier).tell(command)
 
     async def read(self, identifier: str, question: Callable[[S], R]) -> R:
         """Return a copy of what `question` finds in an actor's state, which is durable, and which it must not change.
@@ -95,7 +185,15 @@ class Hosted(Generic[S, C]):
             PersistenceError: the log cannot be read, or is damaged.
             Exception: what `question` raised.
         """
-        return await read_state(self.ref(identifier), question, copied=True)
+        if self._kinds.elsewhere is None:
+            try:
+                return await read_state(self.ref(identifier), question, copied=True)
+            except (LogInUse, ActorStopped) as error:
+                if not await self._kinds.moved(error):
+                    raise
+        elsewhere = self._kinds.elsewhere
+        assert elsewhere is not None
+        return await elsewhere.read_hosted(self._core, self._address(identifier), question)
 
 
 class Host:
@@ -106,12 +204,19 @@ class Host:
         journal: of the log that they are folded from.
         in_flight: the effects that run in this process.
         cancel_grace_s: seconds that cancelled work may take to end before the next work begins.
+        kinds: that are hosted by now.
     """
 
     def __init__(
-        self, system: ActorSystem, journal: Journal, in_flight: EffectsInFlight, cancel_grace_s: float = CANCEL_GRACE_S
+        self,
+        system: ActorSystem,
+        journal: Journal,
+        in_flight: EffectsInFlight,
+        cancel_grace_s: float = CANCEL_GRACE_S,
+        kinds: HostedKinds | None = None,
     ) -> None:
-        self._system = system
+        self._kinds = kinds if kinds is not None else HostedKinds()
+        self._system = self._kinds.system = system
         self.background = system.background
         """Begins work beside the actors; see `ActorSystem.background`."""
         self._journal = journal
@@ -128,6 +233,8 @@ class Host:
     ) -> Hosted[S, C]:
         """Let `core` decide for every address `"<kind>/<id>"`, and let work go on that an earlier process left there.
 
+        Where another process owns a log that is shared, that one does so; this one does when it takes the log over.
+
         Args:
             kind: a word of the application's own.
             core: the user's core, as a class or an instance.
@@ -143,13 +250,18 @@ class Host:
         """
         if kind in RESERVED_KINDS:
             raise ConfigError(f"the kind {kind!r} is Refold's own; use another word")
-        system, checked = self._system, CheckedCore(core)
-        worker = system.ref(f"work of {kind}") if perform is not None else None
-        self._register(kind, checked, worker, on_event)
-        if worker is not None:
-            await system.start(EffectWorker, perform, checked.failed, address=worker.address)
-        await self._wake(kind)
-        return Hosted(system, kind)
+        kinds, checked = self._kinds, CheckedCore(core)
+
+        async def begin(host: Host) -> None:
+            system = host._system
+            worker = system.ref(f"work of {kind}") if perform is not None else None
+            host._register(kind, checked, worker, on_event)
+            if worker is not None:
+                await system.start(EffectWorker, perform, checked.failed, address=worker.address)
+            await host._wake(kind)
+
+        await kinds.add(kind, checked, begin, self)
+        return Hosted(kind, checked, kinds)
 
     async def lasting(
         self, kind: str, core: CheckedCore[S, C, E], shell: Callable[[Journal], Actor] | None = None
@@ -158,14 +270,12 @@ class Host:
 
         Such an actor has a large state that is asked often: once in memory, it stays there, but for parts of memories
         (`refold.events.kinds.scopes`). It does no work outside but wait. Where the kind is hosted already, nothing
-        changes.
-
-        Args:
-            shell: makes an actor around the core; None = each is an `EventSourcedActor`.
-
-        Raises:
-            PersistenceError: the log cannot be read.
+        changes. A `shell` makes an actor around the core; None = each is an `EventSourcedActor`.
         """
+        if self._kinds.elsewhere is not None:
+            raise ConfigError(
+                f"the streams of {kind} are for the process that owns the shared log, which is another one"
+            )
         if not self._system.knows(kind):
             if shell is None:
                 self._register(kind, core, lasting=True)
@@ -246,17 +356,9 @@ class SyncHost:
         perform: Callable[[Any], Awaitable[C | None] | C | None] | None = None,
         on_event: Callable[[RecordedEvent[E]], object] | None = None,
     ) -> SyncHosted[S, C]:
-        """Do as `Host.__call__`, and block meanwhile.
+        """Do as `Host.__call__`, and block meanwhile; `on_event` is called on the loop's thread.
 
-        Args:
-            kind: see there.
-            core: see there.
-            perform: see there; a plain function runs in a thread. One that is cancelled goes on, and what it returns is
-                dropped.
-            on_event: see there; called on the loop's thread.
-
-        Raises:
-            ConfigError, PersistenceError: as there.
+        A plain `perform` runs in a thread. One that is cancelled goes on, and what it returns is dropped.
         """
         work: Any = perform
         if perform is not None and not iscoroutinefunction(perform):

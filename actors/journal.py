@@ -1,22 +1,36 @@
-"""The journal: the one way in which batches reach the store, with group commit.
+"""The journal: the one way in which batches reach the store, with group commit; and the snapshots, written behind it.
 
 While a transaction is being written, the batches that arrive wait and share the next one, so that a hundred sessions
 pay for one wait for the disk and not for a hundred. The rules: an append is acknowledged only after its transaction is
 durable; a batch that is refused never costs the others that shared its transaction; and an idle journal has no task.
+Where the store can begin an append by itself, a busy journal has none either: what the writing thread tells the loop
+settles the group.
+
+The states of streams that have grown long are kept, so that opening them folds only the rest. An actor says how much
+its stream has grown (`Snapshots.consider`), and waits for nothing. One task at a time folds the stream from its last
+snapshot, apart from that actor, and puts the new one in its place. So a snapshot is of what the log says and never of
+what is only in memory. It may fail to be written, and be lost; only the time that opening takes shows it. See
+`refold.stores.folding` for when one is used.
 """
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
-from refold.actors.kernel.supervision import Background
-from refold.actors.snapshots import Snapshots
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.supervision import Background, Begin
+from refold.events.core.codec import EventCodec
 from refold.events.core.errors import LogInUse, PersistenceError, StreamDeleted, WrongExpectedVersion
-from refold.events.core.ids import PayloadHash
+from refold.events.core.ids import PayloadHash, StreamName
+from refold.events.core.pure_core import PureCore
 from refold.events.core.records import Appended, EncodedBatch
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
-from refold.stores.event_store import EventStore
+from refold.stores.event_store import AppendsAtOnce, EventStore
+from refold.stores.folding import Fold
+
+log = logging.getLogger("refold.actors")
 
 GROUP_BATCHES_MAX = 512
 """Most batches of one transaction; the next ones wait for the next."""
@@ -27,6 +41,9 @@ GROUP_BYTES_MAX = 8 * 1024 * 1024
 
 class JournalObserver(Protocol):
     """Sees what becomes of appends. It must return at once, and never raise."""
+
+    counts: bool
+    """Whether it is to be told of what is written."""
 
     def written(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> None:
         """See batches that have just become durable, and where each is; in order of position, and each once."""
@@ -40,22 +57,21 @@ class JournalObserver(Protocol):
 class _Waiting:
     """One append that waits for its turn, and what comes of it."""
 
-    __slots__ = ("appended", "batches", "failure", "payloads", "wake")
+    __slots__ = ("batches", "outcome", "payloads", "wake")
 
-    def __init__(self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes]) -> None:
+    def __init__(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes], wake: "asyncio.Future[None]"
+    ) -> None:
         self.batches = batches
         self.payloads = payloads
-        self.appended: list[Appended] | None = None
-        self.failure: PersistenceError | StreamDeleted | None = None
-        self.wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.outcome: list[Appended] | PersistenceError | StreamDeleted | None = None
+        """None until it is known."""
+        self.wake = wake
 
-    def settled(self) -> bool:
-        return self.appended is not None or self.failure is not None
-
-    def settle(self, appended: list[Appended] | None, failure: PersistenceError | StreamDeleted | None = None) -> None:
-        if self.settled():
+    def settle(self, outcome: list[Appended] | PersistenceError | StreamDeleted) -> None:
+        if self.outcome is not None:
             return
-        self.appended, self.failure = appended, failure
+        self.outcome = outcome
         if not self.wake.done() and not self.wake.get_loop().is_closed():  # Nobody can be woken on a closed loop.
             self.wake.set_result(None)
 
@@ -76,13 +92,28 @@ class Journal:
         self.observer: JournalObserver | None = None
         """Is told what becomes of every append."""
         self.lost = False
-        """Whether an append was refused since another runtime has the log."""
+        """Whether another runtime has the log, since when every append is refused."""
+        self.on_lost: Callable[[], object] | None = None
+        """Called once when that is so."""
+        self.position = 0
+        """Of the last event that was written here."""
         self.snapshots: Snapshots | None = None
         """Keeps the states that are folded from the store; None = none are kept or used."""
         self._waiting: deque[_Waiting] = deque()
+        self._alone: deque[_Waiting] = deque()
+        """What comes before those, each in a transaction of its own: one of them was refused when they shared one."""
+        self._begins = hasattr(store, "begin_append")
+        """Whether the store can begin an append by itself."""
         self._writer: Background | None = None
+        """Writes where it cannot, or has to wait for something first."""
         self._group: list[_Waiting] = []
-        """What is being written."""
+        """Whose batches are being written."""
+        self._batches: list[EncodedBatch] = []
+        """Those of the group, in order."""
+        self._busy = False
+        """Whether something is written, or is about to be."""
+        self._idle: asyncio.Future[None] | None = None
+        """Done when that is over, where it is waited for."""
         self._closed = False
         self._end_of_loop: AsyncGenerator[None] | None = None
 
@@ -99,17 +130,23 @@ class Journal:
             PersistenceError: see `EventStore.append`.
         """
         if self._closed:
+            if self.lost:
+                raise LogInUse(self.store.name, pid=None, host=None)
             raise PersistenceError(f"the runtime of {self.store.name} is closed; nothing more can be appended")
         loop = asyncio.get_running_loop()
         if self._end_of_loop is None:
             self._end_of_loop = self._ended_with_loop()
             await anext(self._end_of_loop)
-        entry = _Waiting(batches, payloads or {})
+        entry = _Waiting(batches, payloads or {}, loop.create_future())
         self._waiting.append(entry)
-        if self._writer is None:
-            self._writer = Background("journal", self._write, self._all_written)
+        if not self._busy:
+            self._busy = True
+            if self._begins:
+                loop.call_soon(self._go_on)  # What others append in this turn of the loop shares the transaction.
+            else:
+                self._begin_writer()
         cancelled: asyncio.CancelledError | None = None
-        while not entry.settled():
+        while (outcome := entry.outcome) is None:
             try:
                 await entry.wake
             except asyncio.CancelledError as error:
@@ -117,10 +154,9 @@ class Journal:
                 entry.wake = loop.create_future()  # The cancellation took the other one with it.
         if cancelled is not None:
             raise cancelled
-        if entry.failure is not None:
-            raise entry.failure
-        assert entry.appended is not None
-        return entry.appended
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def close(self) -> None:
         """Wait for the appends that were accepted, and accept no more. The store stays open."""
@@ -130,8 +166,9 @@ class Journal:
         await self._written()
 
     async def _written(self) -> None:
-        while self._writer is not None:
-            await self._writer.wait()
+        while self._busy:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle])
 
     async def _ended_with_loop(self) -> AsyncGenerator[None]:
         """Wait for what was accepted, where nobody closes this and the loop ends, which closes its generators."""
@@ -141,73 +178,118 @@ class Journal:
             self._closed = True
             await self._written()
 
+    def _go_on(self) -> None:
+        while self._waiting or self._alone:
+            payloads = self._take_group()
+            try:
+                begun = cast("AppendsAtOnce", self.store).begin_append(self._batches, payloads, self._told)
+            except BaseException as error:  # noqa: BLE001 - those who wait get it
+                self._conclude(error)
+                continue
+            if not begun:
+                self._begin_writer()
+            return
+        self._rest()
+
+    def _told(self, outcome: list[Appended] | BaseException) -> None:
+        try:
+            self._conclude(outcome)
+        finally:
+            self._go_on()
+        if isinstance(outcome, KeyboardInterrupt):
+            raise outcome
+
+    def _begin_writer(self) -> None:
+        self._writer = Background("journal", self._write, self._rest)
+
     async def _write(self) -> None:
         try:
-            while self._waiting:
-                self._group = self._next_group()
-                await self._write_group(self._group)
+            while self._group or self._waiting or self._alone:
+                payloads = _payloads(self._group) if self._group else self._take_group()
+                outcome: list[Appended] | BaseException
+                try:
+                    outcome = await self.store.append(self._batches, payloads)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    writer = asyncio.current_task()
+                    if isinstance(error, asyncio.CancelledError) and writer is not None and writer.cancelling():
+                        raise
+                    outcome = error
+                self._conclude(outcome)
         finally:
-            for entry in self._group:  # Settled, unless other code has cancelled this, or the loop is torn down.
+            if self._group:  # Other code has cancelled this, or the loop is torn down.
                 failed = f"the work on {self.store.name} was cancelled by other code"
-                entry.settle(None, PersistenceError(failed, outcome_unknown=True))
+                self._conclude(PersistenceError(failed, outcome_unknown=True))
 
-    def _all_written(self) -> None:
-        self._writer = None
+    def _rest(self) -> None:
+        self._busy, self._writer = False, None
+        if self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
 
-    def _next_group(self) -> list[_Waiting]:
-        group: list[_Waiting] = []
-        count = size = 0
-        while self._waiting and count < GROUP_BATCHES_MAX and size < GROUP_BYTES_MAX:
-            entry = self._waiting.popleft()
-            group.append(entry)
-            count += len(entry.batches)
-            size += sum(len(event) for batch in entry.batches for event in batch.events)
-            size += sum(map(len, entry.payloads.values()))
-        return group
+    def _take_group(self) -> dict[PayloadHash, bytes]:
+        if self._alone:
+            self._group = [self._alone.popleft()]
+        else:
+            count = size = 0
+            while self._waiting and count < GROUP_BATCHES_MAX and size < GROUP_BYTES_MAX:
+                entry = self._waiting.popleft()
+                self._group.append(entry)
+                count += len(entry.batches)
+                for batch in entry.batches:
+                    size += sum(map(len, batch.events))
+                size += sum(map(len, entry.payloads.values()))
+        self._batches = [batch for entry in self._group for batch in entry.batches]
+        return _payloads(self._group)
 
-    async def _write_group(self, group: list[_Waiting]) -> None:
-        batches = [batch for entry in group for batch in entry.batches]
-        payloads = {name: data for entry in group for name, data in entry.payloads.items()}
-        try:
-            appended = await self.store.append(batches, payloads)
-            if not isinstance(appended, list) or len(appended) != len(batches):
-                raise RuntimeError(f"it did not say where {len(batches)} batches are")
-        except (WrongExpectedVersion, StreamDeleted, ValueError, TypeError) as error:
+    def _conclude(self, outcome: list[Appended] | BaseException) -> None:
+        """Tell those who wait for the group what has come of it."""
+        group, batches, self._group = self._group, self._batches, []
+        if not isinstance(outcome, BaseException) and (not isinstance(outcome, list) or len(outcome) != len(batches)):
+            outcome = RuntimeError(f"it did not say where {len(batches)} batches are")
+        if isinstance(outcome, WrongExpectedVersion | StreamDeleted | ValueError | TypeError):
             # The store refused before it wrote anything. It does not say whose batch it refused, and the others in the
             # group have nothing to do with it: they are written one by one, at the price of a transaction each.
-            if len(group) == 1:
-                if isinstance(error, StreamDeleted):
-                    group[0].settle(None, error)
-                else:
-                    self._fail(group, self._failure(error, outcome_unknown=False))
-                return
-            for entry in group:
-                await self._write_group([entry])
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+            if len(group) > 1:
+                self._alone.extend(group)
+            elif isinstance(outcome, StreamDeleted):
+                group[0].settle(outcome)
+            else:
+                self._fail(group, self._failure(outcome, outcome_unknown=False))
+            return
+        if isinstance(outcome, BaseException):
             # A store is user code: its errors end at those who wait, and nothing says whether the group was written.
             # To write any of it again could write it twice; each actor reads its stream instead.
-            writer = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and writer is not None and writer.cancelling():
-                raise
-            self._fail(group, self._failure(error, outcome_unknown=True))
-        else:
-            self.commits += 1
-            if self.observer is not None:
-                self.observer.written(batches, appended)
+            self._fail(group, self._failure(outcome, outcome_unknown=True))
+            return
+        self.commits += 1
+        if outcome:
+            self.position = outcome[-1].position + len(batches[-1].events) - 1
+        try:
+            if self.observer is not None and self.observer.counts:
+                self.observer.written(batches, outcome)
+        finally:
             start = 0
             for entry in group:
                 end = start + len(entry.batches)
-                entry.settle(appended[start:end])
+                entry.settle(outcome[start:end])
                 start = end
 
     def _fail(self, group: Sequence[_Waiting], failure: PersistenceError) -> None:
-        self.lost |= isinstance(failure, LogInUse)
+        if isinstance(failure, LogInUse):
+            self.lose()
         for entry in group:
             if self.observer is not None:
                 self.observer.not_written(entry.batches, failure)
-            entry.settle(None, failure)
+            entry.settle(failure)
+
+    def lose(self) -> None:
+        """Take note that another runtime has the log."""
+        if not self.lost:
+            self.lost = True
+            if self.on_lost is not None:
+                self.on_lost()
 
     def _failure(self, error: BaseException, *, outcome_unknown: bool) -> PersistenceError:
         if isinstance(error, PersistenceError):
@@ -217,3 +299,123 @@ class Journal:
         )
         failure.__cause__ = error
         return failure
+
+
+def _payloads(group: Sequence[_Waiting]) -> dict[PayloadHash, bytes]:
+    return {name: data for entry in group if entry.payloads for name, data in entry.payloads.items()}
+
+
+SNAPSHOT_EVERY: Final = 1_000
+"""Events after which a stream's state is kept again."""
+
+GROWTH: Final = 8
+"""A snapshot of many bytes is written again once its stream has grown by this part of them. So what is written of
+snapshots, all in all, is at most so many times what is appended."""
+
+RESTING: Final = 4
+"""A stream whose actor goes is kept after this part of the events after which it is kept while the actor lives; a
+shorter stream has no snapshot."""
+
+
+class Growth:
+    """How much has been appended to a stream since its last snapshot."""
+
+    __slots__ = ("bytes", "events", "snapshot_bytes")
+
+    def __init__(self, events: int = 0, size: int = 0, snapshot_bytes: int = 0) -> None:
+        self.events = events
+        self.bytes = size
+        self.snapshot_bytes = snapshot_bytes
+        """Length of that snapshot; 0 = there is none."""
+
+    def add(self, events: int, size: int) -> None:
+        self.events += events
+        self.bytes += size
+
+
+class Snapshots:
+    """Keeps the states of a log's streams.
+
+    Args:
+        store: the log.
+        every: events after which a stream's state is kept again, at least 1.
+    """
+
+    def __init__(self, store: EventStore, every: int = SNAPSHOT_EVERY, begin: Begin = Background) -> None:
+        self._store = store
+        self._background = begin
+        self._every = every
+        self.used_from = max(1, every // RESTING)
+        """Events of a stream for which a snapshot may be there."""
+        self._waiting: dict[StreamName, tuple[PureCore[Any, Any, Any], EventCodec[Any], Growth]] = {}
+        self._writing: Background | None = None
+        self._closed = False
+        self.written = 0
+        self.failed = 0
+        """Could not be made or written."""
+        self.ignored = 0
+        """Were there and did not fit the log or the code, when an actor was made."""
+
+    def consider(
+        self,
+        stream: StreamName,
+        core: PureCore[Any, Any, Any],
+        codec: EventCodec[Any],
+        growth: Growth,
+        *,
+        resting: bool,
+    ) -> None:
+        """Have a stream's state kept, if the stream has grown enough since the last snapshot; return at once.
+
+        All that counts in `growth` is in the log. A state is resting where it is about to leave memory, and no more
+        events will come soon.
+        """
+        every = self._every
+        due = growth.events >= every and growth.bytes * GROWTH >= growth.snapshot_bytes
+        if resting and growth.events >= self.used_from:
+            due = growth.events >= every or growth.bytes * GROWTH >= growth.snapshot_bytes
+        if not due or not core.fold_version or self._closed:
+            return
+        growth.events = growth.bytes = 0
+        self._waiting[stream] = (core, codec, growth)
+        if self._writing is None:
+            self._writing = self._background("snapshots", self._write, self._written_all)
+
+    async def close(self, clock: Clock, grace_s: float) -> None:
+        """Write what waits, for at most `grace_s` seconds, and take no more."""
+        self._closed = True
+        writing = self._writing
+        if writing is None:
+            return
+        timer = clock.call_later(grace_s, writing.end) if grace_s > 0 else None
+        try:
+            if timer is None:
+                writing.end()
+            await writing.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _written_all(self) -> None:
+        self._writing = None
+
+    async def _write(self) -> None:
+        while self._waiting:
+            stream = next(iter(self._waiting))
+            core, codec, growth = self._waiting.pop(stream)
+            try:
+                await self._keep(stream, core, codec, growth)
+            except Exception as error:  # noqa: BLE001 - The border to a store, or to a core, of the user's.
+                self.failed += 1
+                log.info("the state of %s is not kept: %s", stream, error)
+
+    async def _keep(
+        self, stream: StreamName, core: PureCore[Any, Any, Any], codec: EventCodec[Any], growth: Growth
+    ) -> None:
+        fold = Fold(stream, core, codec)
+        await fold.read(self._store, snapshots_from=self.used_from)
+        snapshot = await fold.snapshot()
+        if snapshot is not None:
+            await self._store.save_snapshot(snapshot)
+            growth.snapshot_bytes = len(snapshot.state)
+            self.written += 1

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight
 from refold.actors.hosting import Host, SyncHost
-from refold.actors.journal import Journal
+from refold.actors.journal import SNAPSHOT_EVERY, Journal, Snapshots
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import WouldDeadlock
@@ -27,8 +27,7 @@ from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import current_handling
 from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.kernel.system import STOP_NOW_WAIT_S, ActorSystem, ended_without_fail
-from refold.actors.snapshots import SNAPSHOT_EVERY, Snapshots
-from refold.actors.sync.loop_thread import LoopThread, run_on_loop
+from refold.actors.loop_thread import LoopThread, run_on_loop
 from refold.events.core.errors import ConfigError
 from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
 from refold.stores.event_store import EventStore
@@ -216,6 +215,7 @@ class EventSourcedSystem(ActorSystem):
             append_timeout_s=self._append_timeout_s,
             allow_shared_folder=self._allow_shared_folder,
         )
+        self._own_store.take_no_commands()
         return self._own_store
 
     def _opened(self) -> Journal:

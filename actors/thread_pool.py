@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.errors import ConfigError
 
 P = ParamSpec("P")

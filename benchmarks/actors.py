@@ -3,7 +3,8 @@
 Run: python -P benchmarks/actors.py [messages] [idle actors]
 
 `limit` is one asyncio task that takes messages from a deque and, for an ask, settles a future of the loop: nothing that
-delivers messages on this loop can be faster. `pykka` is `pykka.ThreadingActor`, told and asked from another thread.
+delivers messages on this loop can be faster; both in messages for each second of CPU time. `pykka` is
+`pykka.ThreadingActor`, told and asked from another thread, as `refold_from_thread` is, for each second that passes.
 Prints one JSON object; `of_limit` and `of_pykka` are ratios of figures measured in the same run, best of three.
 Idle actors are measured in a process of their own, by its resident memory: bare actors that have handled one message;
 sessions of an agent that have had one run, all kept in memory; and as many sessions that are known to the log, with
@@ -19,12 +20,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pykka
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
-from refold.actors import Actor, ActorSystem
+from refold.actors import Actor, ActorSystem, EventSourcedSystem
 from refold.events.core.ids import StreamName
 from refold.events.core.records import EncodedBatch
 from refold.stores import SQLiteStore
@@ -103,28 +104,28 @@ class Limit:
 
 async def told(tell: Callable[[object], None], drained: Callable[[], Awaitable[object]], messages: int) -> float:
     """Return tells per second, until the last one is handled."""
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(messages):
         tell(MESSAGE)
     await drained()
-    return messages / (time.perf_counter() - start)
+    return messages / (time.process_time() - start)
 
 
 async def asked(ask: Callable[[object], Awaitable[int]], messages: int) -> float:
     """Return asks per second, one at a time."""
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(messages):
         await ask(MESSAGE)
-    return messages / (time.perf_counter() - start)
+    return messages / (time.process_time() - start)
 
 
 async def asked_together(ask: Callable[[object], Awaitable[int]], messages: int) -> float:
     """Return asks per second, `IN_FLIGHT` at a time."""
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(messages // IN_FLIGHT):
         for reply in [ask(MESSAGE) for _ in range(IN_FLIGHT)]:
             await reply
-    return messages / (time.perf_counter() - start)
+    return messages / (time.process_time() - start)
 
 
 async def of_refold(messages: int, kind: type[Actor]) -> dict[str, float]:
@@ -154,8 +155,16 @@ async def of_limit(messages: int) -> dict[str, float]:
     return rates
 
 
-def of_pykka(messages: int) -> dict[str, float]:
-    ref = CountingThread.start()
+class Ref(Protocol):
+    """What refs of Refold and of pykka have alike."""
+
+    def tell(self, message: Any, /) -> None: ...
+
+    def ask(self, message: Any, /, *, block: bool = True) -> Any: ...
+
+
+def from_thread(ref: Ref, messages: int) -> dict[str, float]:
+    """Return messages per second of an actor that does not live in this thread."""
     start = time.perf_counter()
     for _ in range(messages):
         ref.tell(MESSAGE)
@@ -169,8 +178,19 @@ def of_pykka(messages: int) -> dict[str, float]:
     for _ in range(messages // 10 // IN_FLIGHT):
         pykka.get_all([ref.ask(MESSAGE, block=False) for _ in range(IN_FLIGHT)])
     together = messages // 10 / (time.perf_counter() - start)
-    ref.stop()
     return {"tell": tell, "ask": ask, "ask_100_in_flight": together}
+
+
+def of_pykka(messages: int) -> dict[str, float]:
+    ref = CountingThread.start()
+    rates = from_thread(ref, messages)
+    ref.stop()
+    return rates
+
+
+def of_refold_from_thread(messages: int) -> dict[str, float]:
+    with EventSourcedSystem(mailbox_capacity=messages + 1) as system:
+        return from_thread(system.start(Counting), messages)
 
 
 def best(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -185,16 +205,16 @@ def resident_bytes() -> int:
 
 
 async def idle_actors(count: int) -> tuple[float, int]:
-    """Return seconds and bytes for actors that have handled one message each."""
+    """Return CPU seconds and bytes for actors that have handled one message each."""
     async with ActorSystem(passivate_after_s=None, live_max=None) as system:
         system.register("counting", lambda _: Counting())
-        before, start = resident_bytes(), time.perf_counter()
+        before, start = resident_bytes(), time.process_time()
         for number in range(count):
             system.ref(f"counting/{number}").tell(MESSAGE)
             if number % IN_FLIGHT == 0:
                 await asyncio.sleep(0)
         await system.ref(f"counting/{count - 1}").ask(MESSAGE, block=False)
-        return time.perf_counter() - start, resident_bytes() - before
+        return time.process_time() - start, resident_bytes() - before
 
 
 async def prepared_log(path: Path, count: int) -> None:
@@ -231,7 +251,7 @@ def session_name(number: int) -> str:
 
 
 async def idle_sessions(count: int, live_max: int | None) -> tuple[float, int]:
-    """Return seconds and bytes for sessions that are each read from the log and answered once."""
+    """Return CPU seconds and bytes for sessions that are each read from the log and answered once."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.db"
         await prepared_log(path, count)
@@ -240,14 +260,15 @@ async def idle_sessions(count: int, live_max: int | None) -> tuple[float, int]:
             AgentConfig(model="scripted"), provider=provider, log=path, live_max=live_max
         ) as runtime:
             await (await runtime.session(session_name(0))).history()
-            before, start = resident_bytes(), time.perf_counter()
+            before, start = resident_bytes(), time.process_time()
             for number in range(count):
                 assert len(await (await runtime.session(session_name(number))).history()) == 2
-            return time.perf_counter() - start, resident_bytes() - before
+            return time.process_time() - start, resident_bytes() - before
 
 
 IDLE: dict[str, Callable[[int], Awaitable[tuple[float, int]]]] = {
     "actors": idle_actors,
+    "sessions": lambda count: idle_sessions(count, max(1, count // 10)),  # As by default of 100,000.
     "sessions_all_live": lambda count: idle_sessions(count, None),
     "sessions_1000_live": lambda count: idle_sessions(count, 1_000),
 }
@@ -282,13 +303,12 @@ def main() -> None:
     for name, kind in (("refold", Counting), ("refold_async_handler", CountingAsync)):
         rates = best([asyncio.run(of_refold(messages, kind)) for _ in range(3)])
         report[name] = {
-            what: {
-                "per_second": round(rate),
-                "of_limit": round(rate / limit[what], 2),
-                "of_pykka": round(rate / thread[what], 2),
-            }
-            for what, rate in rates.items()
+            what: {"per_second": round(rate), "of_limit": round(rate / limit[what], 2)} for what, rate in rates.items()
         }
+    rates = best([of_refold_from_thread(messages) for _ in range(3)])
+    report["refold_from_thread"] = {
+        what: {"per_second": round(rate), "of_pykka": round(rate / thread[what], 2)} for what, rate in rates.items()
+    }
     report["limit"] = {what: round(rate) for what, rate in limit.items()}
     report["pykka"] = {what: round(rate) for what, rate in thread.items()}
     report["idle"] = {what: measured_apart(what, count) for what in IDLE}

@@ -1,6 +1,6 @@
-"""Load at the limits: inputs that wait in one session, sessions of one runtime, and large results of a tool.
+"""Load at the limits: inputs that wait in one session, sessions and open runs of one runtime, large results of a tool.
 
-Run: nice python -P benchmarks/limits.py [inputs | sessions | results] [count ...]
+Run: nice python -P benchmarks/limits.py [inputs | sessions | runs | results] [count ...]
 
 Each count is measured in a process of its own. Seconds are CPU time of the process, all threads, so that other
 programs on the machine count little; `wall_s` is the time that passed. `peak_mb` is the process's largest memory.
@@ -10,6 +10,8 @@ log; `runs_s`: until the model has answered all; `reopened_s`: until a new runti
 session with that many inputs waiting.
 `sessions`: so many sessions get one input each; `runs_s`: until all are answered; `reopened_s`: until a new runtime has
 answered a question to each.
+`runs`: so many sessions have a run whose model does not answer when their runtime is closed; `resumed_s`: until a new
+runtime has opened the log, asked the model in each of them again, and recorded its answer and the end of the run.
 `results`: a tool returns a text, a text that is not ASCII, or an array of objects, of so many megabytes. `taken`: with
 `result_bytes_max=None`; `secrets`: also with five values to redact; `refused`: with the default limit, 8 MiB. `stall`:
 the longest CPU time of the loop's thread in which nothing else had the loop, in ms; `wall`: the longest time that
@@ -37,8 +39,10 @@ class Gated:
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
+        self.asked = 0
 
     async def answer(self, request: ModelRequest) -> str:
+        self.asked += 1
         await self.gate.wait()
         return "done"
 
@@ -109,6 +113,22 @@ async def sessions(count: int, folder: Path) -> dict[str, float]:
         return found | clock.read("reopened")
 
 
+async def runs(count: int, folder: Path) -> dict[str, float]:
+    model, log = Gated(), folder / "events.db"
+    async with runtime_of(log, model.answer) as runtime:
+        opened = [await runtime.session(f"s{number}") for number in range(count)]
+        sending = [asyncio.create_task(session.send("hello")) for session in opened]
+        while model.asked < count:
+            await SystemClock().sleep(0.1)
+    await asyncio.gather(*sending, return_exceptions=True)
+    model.gate.set()
+    clock = Clock()
+    async with runtime_of(log, model.answer) as runtime:
+        while await runtime.store.list_streams(prefix="session/", limit=1, with_pending=True):
+            await SystemClock().sleep(0.1)
+        return clock.read("resumed")
+
+
 async def stall_of(work: Awaitable[object]) -> tuple[float, float]:
     """Return the longest time, in ms, for which a task beside `work` did not get the loop: of CPU, and in all."""
     longest_cpu_s = longest_s = 0.0
@@ -168,7 +188,7 @@ async def results(megabytes: int, folder: Path) -> dict[str, float]:
     return found
 
 
-KINDS = {"inputs": inputs, "sessions": sessions, "results": results}
+KINDS = {"inputs": inputs, "sessions": sessions, "runs": runs, "results": results}
 
 
 def measure(kind: str, count: int) -> None:

@@ -1,9 +1,14 @@
 """One turn with one tool, durable FULL, beside the same events written by hand in the same number of commits.
 
-Run: python -P benchmarks/one_turn.py [turns | --table | --guarded | --redacted]
+Run: python -P benchmarks/one_turn.py [turns | --counts | --cpu | --table | --guarded | --redacted]
 
 By hand means: the same JSON, the same tables, four transactions a turn, each one hop through an aiosqlite connection,
 and nothing else. The bare line makes the same commits inline, with no second thread.
+
+Counts says what does not depend on the machine, for each turn: tasks, loop iterations, commits, bytes of events, and
+calls of Python functions in all threads; of turns with a tool in one session, each in a session of its own, and of
+many at once. Cpu compares the CPU time of all threads with that of the same work by hand, by turns in one run, which a
+busy machine disturbs less than the time that passes.
 
 The table counts the transactions of such a turn, and those among them that the turn waits for, of an agent whose
 requests follow from the log and of one with memories, a window and middleware, whose model answers at once or in 50 ms.
@@ -16,6 +21,7 @@ Redacted compares turns in turn, each in a runtime of its own: with nothing to r
 """
 
 import asyncio
+import itertools
 import json
 import random
 import re
@@ -23,11 +29,14 @@ import sqlite3
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import aiosqlite
 import msgspec
@@ -87,10 +96,10 @@ async def through_refold(log: Path, turns: int) -> tuple[list[float], float]:
         return times, (runtime.commits - before) / turns
 
 
-async def batches_of(log: Path) -> list[Rows]:
+async def batches_of(log: Path, session: str = "s") -> list[Rows]:
     """Return what the runtime wrote for one turn, batch by batch."""
     async with await SQLiteStore.open(log, read_only=True) as store:
-        stored = await store.read_stream("session/s")
+        stored = await store.read_stream(f"session/{session}")
     batches: list[Rows] = []
     for item in stored[-EVENTS:]:
         if item.version == item.batch:
@@ -146,6 +155,169 @@ def inline(path: Path, batches: list[Rows], turns: int) -> list[float]:
         times.append((time.perf_counter() - start) * 1000)
     connection.close()
     return times
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Counts its iterations and its tasks, and the calls of Python functions in all threads that begin after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.iterations = 0
+        self.tasks = 0
+        self.calls = 0
+        self.set_task_factory(self._task)  # type: ignore[arg-type] # The loop that it is given is this one.
+
+    def _run_once(self) -> None:
+        self.iterations += 1
+        super()._run_once()  # type: ignore[misc] # asyncio declares no types for what it calls in a loop.
+
+    def _task(
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any
+    ) -> asyncio.Task[Any]:
+        self.tasks += 1
+        return asyncio.Task(work, loop=loop, **options)
+
+    def _called(self, _frame: FrameType, event: str, _argument: object) -> None:
+        self.calls += event == "call"
+
+    @contextmanager
+    def counted_calls(self) -> Generator[None, None, None]:
+        """Count calls inside, in this thread and those that it begins."""
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+
+def counts_of(way: str, turns: int, *, calls: bool) -> dict[str, float]:
+    """Return what a turn costs: in one `session`, in a `fresh` session each, or in as many sessions `at_once`."""
+
+    async def work(log: Path, loop: CountingLoop) -> dict[str, float]:
+        provider = ScriptedProvider([model] * (4 * turns + 4))
+        async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[weather], log=log) as runtime:
+            every = [await runtime.session("s" if way == "session" else f"s{place}") for place in range(turns)]
+            await (await runtime.session("s")).send("Weather in Lisbon?")
+            if way == "at_once":
+                await asyncio.gather(*(session.send("Weather in Lisbon?") for session in every))
+            seen = [(loop.tasks, loop.iterations, loop.calls, runtime.commits)]
+            if way == "at_once":
+                await asyncio.gather(*(session.send("Weather in Lisbon?") for session in every))
+                seen.append((loop.tasks, loop.iterations, loop.calls, runtime.commits))
+            for session in every if way != "at_once" else ():
+                await session.send("Weather in Lisbon?")
+                seen.append((loop.tasks, loop.iterations, loop.calls, runtime.commits))
+            each = [[b - a for a, b in zip(*both, strict=True)] for both in itertools.pairwise(seen)]
+            shared = turns if way == "at_once" else 1
+            tasks, iterations, called, commits = (statistics.median(one) / shared for one in zip(*each, strict=True))
+        if calls:
+            return {"calls": called}
+        rows = itertools.chain.from_iterable(await batches_of(log, every[-1].id))
+        written = sum(len(row[4]) for row in rows)
+        return {"tasks": tasks, "iterations": iterations, "commits": commits, "bytes": written}
+
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=CountingLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, CountingLoop)
+        if not calls:
+            return runner.run(work(Path(folder, "refold.db"), loop))
+        with loop.counted_calls():
+            return runner.run(work(Path(folder, "refold.db"), loop))
+
+
+def counts(turns: int) -> dict[str, dict[str, float]]:
+    """Return what a turn costs, by the way in which turns are taken; of many at once, what is the same each time."""
+    found = {}
+    for way in ("session", "fresh", "at_once"):
+        both = counts_of(way, turns, calls=False) | counts_of(way, turns, calls=True)
+        if way == "at_once":
+            del both["iterations"], both["commits"]
+        found[way] = {name: round(value, 1) for name, value in both.items()}
+    return found
+
+
+async def turns_cpu_ms(log: Path, sessions: int, *, at_once: bool, turns: int = 1) -> float:
+    """Return the CPU milliseconds of a turn of each of many sessions, which are new unless they are taken at once."""
+    provider = ScriptedProvider([model] * (2 * (turns + 1) * sessions + 2))
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[weather], log=log) as runtime:
+        if at_once:
+            every = [await runtime.session(f"s{place}") for place in range(sessions)]
+            await asyncio.gather(*(session.send("Weather in Lisbon?") for session in every))
+        else:
+            await (await runtime.session("first")).send("Weather in Lisbon?")
+        start = time.process_time()
+        for _ in range(turns if at_once else 0):
+            await asyncio.gather(*(session.send("Weather in Lisbon?") for session in every))
+        for place in range(0 if at_once else sessions):
+            await (await runtime.session(f"s{place}")).send("Weather in Lisbon?")
+        return (time.process_time() - start) * 1000 / sessions / turns
+
+
+def cpu(turns: int, sessions: int, rounds: int = 5) -> dict[str, float]:
+    """Return the CPU milliseconds of a turn beside those by hand: in one session, in new ones, and in many at once.
+
+    Of one session also the milliseconds that pass.
+    """
+    measured: list[tuple[float, ...]] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.process_time()
+            asyncio.run(through_refold(Path(folder, "refold.db"), 10))
+            opened = time.process_time() - start
+            passed, _ = asyncio.run(through_refold(Path(folder, "again.db"), turns + 10))
+            one = (time.process_time() - start - 2 * opened) * 1000 / turns
+            batches = asyncio.run(batches_of(Path(folder, "refold.db")))
+            start = time.process_time()
+            hand_passed = asyncio.run(by_hand(Path(folder, "hand.db"), batches, turns))
+            hand = (time.process_time() - start) * 1000 / turns
+            fresh = asyncio.run(turns_cpu_ms(Path(folder, "fresh.db"), turns, at_once=False))
+            many = asyncio.run(turns_cpu_ms(Path(folder, "many.db"), sessions, at_once=True))
+            together_s = asyncio.run(together_by_hand(Path(folder, "together.db"), batches, sessions))
+            together = together_s * 1000 / sessions
+        passing = statistics.median(passed), statistics.median(hand_passed)
+        measured.append((one, hand, one / hand, fresh, fresh / hand, many, together, many / together, *passing))
+    names = ["turn", "by_hand", "ratio", "fresh", "fresh_ratio", "at_once", "at_once_by_hand", "at_once_ratio"]
+    names += ["passed", "by_hand_passed"]
+    medians = (round(statistics.median(column), 3) for column in zip(*measured, strict=True))
+    return {**dict(zip(names, medians, strict=True)), "sessions": sessions, "turns": turns}
+
+
+async def together_by_hand(path: Path, batches: list[Rows], sessions: int) -> float:
+    """Write one turn of each of many sessions by hand, and return the CPU seconds.
+
+    Those that wait at the same time share a transaction.
+    """
+    make(path)
+    async with aiosqlite.connect(path, isolation_level=None) as connection:
+        await connection.execute("PRAGMA synchronous=FULL")
+        run_in_thread: Callable[..., Awaitable[None]] = connection._execute
+        waiting: list[tuple[Rows, asyncio.Future[None]]] = []
+
+        async def writer() -> None:
+            while True:
+                await woken.wait()
+                woken.clear()
+                group, waiting[:] = waiting[:], []
+                if group:
+                    await run_in_thread(commit, connection._conn, [row for rows, _ in group for row in rows], 0)
+                for _, done in group:
+                    done.set_result(None)
+
+        async def turn(session: int) -> None:
+            for rows in batches:
+                done = asyncio.get_running_loop().create_future()
+                waiting.append(([(session, *row[1:]) for row in rows], done))
+                woken.set()
+                await done
+
+        woken = asyncio.Event()
+        writing = asyncio.create_task(writer())
+        start = time.process_time()
+        await asyncio.gather(*(turn(place) for place in range(sessions)))
+        writing.cancel()
+        return time.process_time() - start
 
 
 class Watching(Middleware):
@@ -314,6 +486,12 @@ def main() -> None:
     if sys.argv[1:] == ["--guarded"]:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(asyncio.run(guarded(Path(folder, "refold.db"), 300)), indent=2))
+        return
+    if sys.argv[1:] == ["--counts"]:
+        print(json.dumps(counts(7), indent=2))
+        return
+    if sys.argv[1:] == ["--cpu"]:
+        print(json.dumps(cpu(200, 200), indent=2))
         return
     if sys.argv[1:] == ["--table"]:
         print("\n".join(map(json.dumps, asyncio.run(table()))))

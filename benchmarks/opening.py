@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +159,10 @@ def size_of(log: Path) -> int:
     return log.stat().st_size
 
 
-async def opened(log: Path, *, snapshots: bool) -> dict[str, float]:
+async def opened(log: Path, *, snapshots: bool, count: int = ROUNDS) -> dict[str, float]:
     """Return the best of several first messages, each to a copy of the log."""
     rounds: list[dict[str, float]] = []
-    for _ in range(ROUNDS):
+    for _ in range(count):
         async with runtime_on(copied(log), snapshots=snapshots) as runtime:
             unwatched = await first_answer(await runtime.session("s"))
         async with runtime_on(copied(log), snapshots=snapshots) as runtime:
@@ -182,7 +183,7 @@ async def measure(log: Path, events: int) -> dict[str, Any]:
     await write(log, events)
     before, log_bytes = await opened(log, snapshots=False), size_of(log)
     keeping = await keep(log)
-    with sqlite3.connect(log) as connection:
+    with closing(sqlite3.connect(log)) as connection, connection:
         (snapshot_bytes,) = connection.execute("SELECT sum(length(state)) FROM snapshots").fetchone()
     start = time.perf_counter()
     gc.collect()

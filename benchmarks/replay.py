@@ -87,10 +87,10 @@ def cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def best(work: Callable[[], Any]) -> tuple[Any, float, float]:
+def best(work: Callable[[], Any], rounds: int = ROUNDS) -> tuple[Any, float, float]:
     """Return what `work` gives, and the least CPU time and time that it took."""
     result, cpu, wall = None, float("inf"), float("inf")
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         began_cpu, began = cpu_s(), time.perf_counter()
         result = work()
         cpu, wall = min(cpu, cpu_s() - began_cpu), min(wall, time.perf_counter() - began)
@@ -116,7 +116,7 @@ def replayed(log: Path, **options: Any) -> int:
     return report.events
 
 
-def measure(folder: Path, events: int) -> dict[str, float]:
+def measure(folder: Path, events: int, rounds: int = ROUNDS) -> dict[str, float]:
     many, one = folder / f"many-{events}.db", folder / f"one-{events}.db"
     asyncio.run(write(many, events, SESSIONS))
     asyncio.run(write(one, events, 1))
@@ -129,7 +129,7 @@ def measure(folder: Path, events: int) -> dict[str, float]:
         "decide": lambda: replayed(one, agent=agent_of(0)),
     }
     for name, work in works.items():
-        count, cpu, wall = best(work)
+        count, cpu, wall = best(work, rounds)
         figures[name] = round(count / cpu)
         if name.startswith("core"):
             figures[f"{name}_wall"] = round(count / wall)

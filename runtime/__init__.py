@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from refold.actors.agent.guardrails import Guardrail as Guardrail
     from refold.actors.agent.guardrails import GuardrailDecision as GuardrailDecision
     from refold.actors.agent.guardrails import guardrail as guardrail
-    from refold.actors.calls.middleware import HookContext as HookContext
+    from refold.actors.calls.context import HookContext as HookContext
+    from refold.actors.calls.context import SessionContext as SessionContext
+    from refold.actors.calls.context import current_context as current_context
     from refold.actors.calls.middleware import Middleware as Middleware
     from refold.actors.calls.middleware import ToolCall as ToolCall
     from refold.actors.calls.policy import Allow as Allow
@@ -26,9 +28,7 @@ if TYPE_CHECKING:
     from refold.actors.calls.protocols import TellingProvider as TellingProvider
     from refold.actors.calls.questions import DeferredResult as DeferredResult
     from refold.actors.calls.questions import NoAnswer as NoAnswer
-    from refold.actors.calls.tool_context import SessionContext as SessionContext
     from refold.actors.calls.tool_context import ToolContext as ToolContext
-    from refold.actors.calls.tool_context import current_context as current_context
     from refold.actors.cancellation import CancellationToken as CancellationToken
     from refold.actors.kernel.errors import ActorStopped as ActorStopped
     from refold.actors.kernel.errors import AskCycle as AskCycle
@@ -37,14 +37,26 @@ if TYPE_CHECKING:
     from refold.agent_runtime import AgentRuntime as AgentRuntime
     from refold.agent_runtime import SyncRuntime as SyncRuntime
     from refold.agents.agent import Agent as Agent
-    from refold.agents.agent import ApprovalHandler as ApprovalHandler
     from refold.agents.agent import HandoffTool as HandoffTool
     from refold.agents.agent import SubagentTool as SubagentTool
     from refold.agents.agent import handoff as handoff
     from refold.agents.agent import subagent as subagent
+    from refold.agents.approval import ApprovalHandler as ApprovalHandler
     from refold.agents.memory_tools import memory_tools as memory_tools
     from refold.agents.skill import Skill as Skill
     from refold.agents.skill import load_skills as load_skills
+    from refold.connections.connection import Connection as Connection
+    from refold.connections.connection import SyncConnection as SyncConnection
+    from refold.connections.connection import connect as connect
+    from refold.connections.hosted import ConnectedHosted as ConnectedHosted
+    from refold.connections.hosted import SyncConnectedHosted as SyncConnectedHosted
+    from refold.connections.run import ConnectedReader as ConnectedReader
+    from refold.connections.run import ConnectedRun as ConnectedRun
+    from refold.connections.run import SyncConnectedReader as SyncConnectedReader
+    from refold.connections.run import SyncConnectedRun as SyncConnectedRun
+    from refold.connections.run import Unfinished as Unfinished
+    from refold.connections.session import ConnectedSession as ConnectedSession
+    from refold.connections.session import SyncConnectedSession as SyncConnectedSession
     from refold.events.core.codec import RecordedEvent as RecordedEvent
     from refold.events.core.content import DocumentBlock as DocumentBlock
     from refold.events.core.content import ImageBlock as ImageBlock
@@ -79,6 +91,7 @@ if TYPE_CHECKING:
     from refold.events.kinds.memory_policies import DecayPolicy as DecayPolicy
     from refold.events.kinds.memory_policies import RecallPolicy as RecallPolicy
     from refold.events.model.configuration import AgentConfig as AgentConfig
+    from refold.events.model.configuration import RetryPolicy as RetryPolicy
     from refold.events.model.configuration import ToolSpec as ToolSpec
     from refold.events.model.context_window import ContextWindow as ContextWindow
     from refold.events.model.context_window import TokenWindow as TokenWindow
@@ -91,7 +104,6 @@ if TYPE_CHECKING:
     from refold.events.model.messages import ToolUse as ToolUse
     from refold.events.model.messages import Usage as Usage
     from refold.events.model.messages import UsageDelta as UsageDelta
-    from refold.events.model.retry import RetryPolicy as RetryPolicy
     from refold.events.model.run_context import RunContext as RunContext
     from refold.events.model.spending import Budget as Budget
     from refold.events.model.spending import Price as Price
@@ -121,14 +133,6 @@ if TYPE_CHECKING:
     from refold.publishing.subscription import Subscription as Subscription
     from refold.react.text import ReActStep as ReActStep
     from refold.react.text import parse_react_step as parse_react_step
-    from refold.remote.connection import ConnectedSession as ConnectedSession
-    from refold.remote.connection import Connection as Connection
-    from refold.remote.connection import SyncConnectedSession as SyncConnectedSession
-    from refold.remote.connection import SyncConnection as SyncConnection
-    from refold.remote.connection import connect as connect
-    from refold.remote.run import ConnectedRun as ConnectedRun
-    from refold.remote.run import SyncConnectedRun as SyncConnectedRun
-    from refold.remote.run import Unfinished as Unfinished
     from refold.sessions.access import SessionMetadata as SessionMetadata
     from refold.sessions.checkpoint import Checkpoint as Checkpoint
     from refold.sessions.checkpoint import load_checkpoint as load_checkpoint
@@ -146,6 +150,7 @@ if TYPE_CHECKING:
     from refold.sessions.people import AwaitedQuestion as AwaitedQuestion
     from refold.sessions.run_handle import RunHandle as RunHandle
     from refold.sessions.run_handle import RunReader as RunReader
+    from refold.sessions.run_handle import RunStatus as RunStatus
     from refold.sessions.session import Session as Session
     from refold.sessions.stream import RunStream as RunStream
     from refold.sessions.structured_output import OutputValidator as OutputValidator
@@ -170,15 +175,17 @@ else:
         {
             "refold.actors.agent.compaction": "Summarising",
             "refold.actors.agent.guardrails": "guardrail Guardrail GuardrailDecision",
-            "refold.actors.calls.middleware": "HookContext Middleware ToolCall",
+            "refold.actors.calls.context": "HookContext SessionContext current_context",
+            "refold.actors.calls.middleware": "Middleware ToolCall",
             "refold.actors.calls.questions": "DeferredResult NoAnswer",
             "refold.actors.calls.policy": "Allow Ask Deny Policy ProposedCall",
             "refold.actors.calls.protocols": "Provider StreamingProvider TellingProvider",
-            "refold.actors.calls.tool_context": "current_context SessionContext ToolContext",
+            "refold.actors.calls.tool_context": "ToolContext",
             "refold.actors.cancellation": "CancellationToken",
             "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",
             "refold.agent_runtime": "AgentRuntime SyncRuntime",
-            "refold.agents.agent": "Agent ApprovalHandler handoff HandoffTool subagent SubagentTool",
+            "refold.agents.approval": "ApprovalHandler",
+            "refold.agents.agent": "Agent handoff HandoffTool subagent SubagentTool",
             "refold.agents.memory_tools": "memory_tools",
             "refold.agents.skill": "load_skills Skill",
             "refold.events.core.codec": "RecordedEvent",
@@ -194,12 +201,11 @@ else:
             "refold.events.secrets.redaction": "FieldPath",
             "refold.events.kinds.indexing": "TextColumn",
             "refold.events.kinds.memory_policies": "DecayPolicy RecallPolicy",
-            "refold.events.model.configuration": "AgentConfig ToolSpec",
+            "refold.events.model.configuration": "AgentConfig RetryPolicy ToolSpec",
             "refold.events.model.context_window": "ContextWindow TokenWindow",
             "refold.events.model.messages": (
                 "Delta ModelRequest ModelResponse TextDelta ThinkingDelta ToolInputDelta ToolUse Usage UsageDelta"
             ),
-            "refold.events.model.retry": "RetryPolicy",
             "refold.events.model.run_context": "RunContext",
             "refold.events.model.spending": "Budget Price TreeBudget",
             "refold.events.session.events": "QuestionAnswered QuestionAsked ToolApprovalRequested",
@@ -213,15 +219,17 @@ else:
             "refold.publishing.notifications": "Missed Progressed Published Streamed",
             "refold.publishing.subscription": "Subscription",
             "refold.react.text": "parse_react_step ReActStep",
-            "refold.remote.connection": ("connect ConnectedSession Connection SyncConnectedSession SyncConnection"),
-            "refold.remote.run": "ConnectedRun SyncConnectedRun Unfinished",
+            "refold.connections.hosted": "ConnectedHosted SyncConnectedHosted",
+            "refold.connections.connection": "connect Connection SyncConnection",
+            "refold.connections.session": "ConnectedSession SyncConnectedSession",
+            "refold.connections.run": "ConnectedReader ConnectedRun SyncConnectedReader SyncConnectedRun Unfinished",
             "refold.sessions.checkpoint": "Checkpoint load_checkpoint",
             "refold.sessions.outcome": (
                 "Cancelled Completed Failed Outcome RunError RunNotCompleted RunResult Spent Tripped TurnResult"
             ),
             "refold.sessions.access": "SessionMetadata",
             "refold.sessions.people": "AwaitedApproval AwaitedQuestion",
-            "refold.sessions.run_handle": "RunHandle RunReader",
+            "refold.sessions.run_handle": "RunHandle RunReader RunStatus",
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",
             "refold.sessions.structured_output": "OutputValidator",

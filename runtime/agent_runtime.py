@@ -20,8 +20,9 @@ from refold.actors.calls.protocols import Provider
 from refold.actors.hosting import Host, SyncHost
 from refold.actors.kernel.clock import moved_after
 from refold.actors.kernel.system import ActorSystem
-from refold.actors.sync.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
-from refold.agents.agent import Agent, AgentParts, AnyAgent, ApprovalHandler, agent_of, parts_and_rest
+from refold.actors.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
+from refold.agents.agent import Agent, AgentParts, AnyAgent, agent_of, parts_and_rest
+from refold.agents.approval import ApprovalHandler
 from refold.agents.skill import Skill, checked_skills
 from refold.context import RuntimeContext
 from refold.events.core.errors import ConfigError
@@ -30,8 +31,8 @@ from refold.events.model.configuration import AgentConfig
 from refold.events.session.core import SESSION_KIND
 from refold.inspection.log_reading import require_not_deleted
 from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
-from refold.keeping.deletion import Deletion, UserDeletion, delete_user_in, forget_in
-from refold.keeping.retention import ENDED, EndedStatus, Retention, retain_in
+from refold.keeping.deletion import Deletion, UserDeletion, forget_in
+from refold.keeping.retention import ENDED, EndedStatus, Retention
 from refold.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
 from refold.options import RuntimeOptions, Settings, checked_options
@@ -175,9 +176,8 @@ class AgentRuntime(Generic[Out_co]):
         """Hosts event-sourced actors beside the sessions, on the same log: `await runtime.host("book", OrderBook)`.
 
         Raises:
-            ConfigError: the runtime is not open, or another process owns its shared log.
+            ConfigError: the runtime is not open.
         """
-        self._lifecycle.require_owner("host")
         return self._lifecycle.host
 
     @property
@@ -325,15 +325,14 @@ class AgentRuntime(Generic[Out_co]):
             CommandRejected: a run is open, the session is a call's, has forks, or went on meanwhile; nothing was done.
             PersistenceError: the log failed.
         """
-        return await self._lifecycle.delete(session_id, cancel=cancel, forks=forks)
+        return await self._lifecycle.of_owner.delete(session_id, cancel=cancel, forks=forks)
 
     async def delete_user(self, user: str, *, cancel: bool = False) -> UserDeletion:
         """Delete all sessions of a user as `delete` does, with their forks, and what memories hold of that user.
 
         Sessions of the same user that come later find nothing there and can keep nothing: name a new user then.
         """
-        self._lifecycle.require_owner("delete_user")
-        return await delete_user_in(self.context, user, cancel=cancel)
+        return await self._lifecycle.of_owner.delete_user(user, cancel=cancel)
 
     async def retain(
         self,
@@ -355,8 +354,7 @@ class AgentRuntime(Generic[Out_co]):
             ConfigError: the age is negative, a status is none, or the folder is none; or the log cannot delete.
             PersistenceError: the log or the archive failed; what is in no archive was not deleted.
         """
-        self._lifecycle.require_owner("retain")
-        return await retain_in(self.context, older_than, statuses, archive, dry_run=dry_run)
+        return await self._lifecycle.of_owner.retain(older_than, statuses, archive, dry_run=dry_run)
 
     async def sessions(self, **wanted: Unpack[SessionsWanted]) -> list[SessionId]:
         """Return the ids of all sessions in the log, or of those that are wanted, in code-point order.

@@ -9,11 +9,12 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from refold.actors.agent.deps import Dependencies
 from refold.actors.agent.subsession import SessionEnvelope
+from refold.actors.calls.context import Dependencies
 from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.protocols import ToolRunner
-from refold.actors.effects import EffectsInFlight, Envelope, Performed, read_state
+from refold.actors.effects import EffectsInFlight, Envelope, Performed
+from refold.actors.hosting import HostedKinds
 from refold.actors.journal import Journal
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.ids import PayloadHash, SessionId, StreamName, stream_name
@@ -44,29 +45,10 @@ class Reach(Protocol):
         ...
 
 
-class ActorReach(msgspec.Struct, frozen=True):
-    """Reaches the sessions whose actors live in this process."""
-
-    system: ActorSystem
-
-    async def read(self, stream: StreamName, question: Callable[[SessionState], T], *, vital: bool) -> T:
-        """Ask the actor."""
-        return await read_state(self.system.ref(stream), question, vital=vital)
-
-    async def ask(self, stream: StreamName, envelope: SessionEnvelope, *, timeout_s: float | None) -> Performed:
-        """Ask the actor."""
-        performed: Performed = await self.system.ref(stream).ask(envelope, block=False, timeout=timeout_s)
-        return performed
-
-    def tell(self, stream: StreamName, envelope: Envelope) -> None:
-        """Tell the actor."""
-        self.system.ref(stream).tell(envelope)
-
-
 class RuntimeContext(msgspec.Struct, kw_only=True, eq=False):
     """An open runtime, as its sessions, its inbox, its metrics and its subagents see it.
 
-    It changes once where a runtime that shares its log takes it over: `store`, `journal`, `reach` and `has_hooks`.
+    Where a log is shared, it changes with the owner: `store`, `journal`, `system`, `in_flight` and `has_hooks`.
     """
 
     settings: Settings
@@ -81,6 +63,8 @@ class RuntimeContext(msgspec.Struct, kw_only=True, eq=False):
     """Tells of events that are durable, and of what passes by."""
     dependencies: Dependencies
     """What the application depends on, for each run."""
+    hosted: HostedKinds
+    """The kinds of the application's own actors."""
     in_flight: EffectsInFlight
     """The effects that run in this process."""
     agents: tuple[str, ...]
@@ -97,21 +81,17 @@ class RuntimeContext(msgspec.Struct, kw_only=True, eq=False):
     """Returns when the tools that were registered or removed so far are so for every input that is sent now."""
     require_open: Callable[[], None]
     """Raises ConfigError on another event loop and in a forked child, and ActorStopped once the runtime is closing."""
-    require_owner: Callable[[str], None]
-    """Raises ConfigError, with what is refused, where another process owns the shared log; else as `require_open`."""
     is_closing: Callable[[], bool]
     """Returns whether it is closed, or about to be."""
     failed_appends_of: Callable[[StreamName], int]
     """Returns how many appends of a stream the log has refused since the runtime opened."""
+    fork: Callable[[SessionId, object], Awaitable[SessionId]]
+    """Makes a fork of a session as a `WantedFork` says, here or in the process that owns the log; returns its id."""
     configured_payloads: Callable[[], Collection[PayloadHash]]
     """Returns the payloads that a session which begins now names: prompts and schemas."""
     forget_steps: Callable[[Sequence[SessionId]], Awaitable[int]]
     """Deletes the checkpoints of turns of sessions, and returns how many there were."""
 
     async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
-        """Return the next `limit` events of a session after a version, or those there are.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-        """
+        """Return the next `limit` events of a session after a version, or those there are."""
         return await read_recorded(self.store, stream_name(SESSION_KIND, session), after_version=version, limit=limit)

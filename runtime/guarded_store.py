@@ -6,15 +6,19 @@ append is begun while the one before it has not ended, since a store has one wri
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.clock import Clock, SystemClock
 from refold.events.core.errors import LogFormatError, PersistenceError, StreamDeleted
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
+from refold.options import Settings
 from refold.stores.append_rules import check_limit, check_snapshot
 from refold.stores.event_store import EventStore
+from refold.stores.memory import InMemoryStore
+from refold.stores.sqlite.store import SQLiteStore
 
 T = TypeVar("T")
 
@@ -141,10 +145,6 @@ class ContainedStore:
 
         Args:
             failed: what failed if it does, as the beginning of a sentence.
-
-        Raises:
-            LogFormatError: the store says so.
-            PersistenceError: it failed in any other way, or takes too long.
         """
         task = self._begin(call)
         try:
@@ -195,3 +195,21 @@ async def _outcome_of(call: Callable[[], Awaitable[T]]) -> _CallOutcome[T]:
         raise
     except BaseException as error:  # noqa: BLE001 - The border to user code.
         return _CallOutcome(None, error)
+
+
+async def opened_store(options: Settings) -> tuple[EventStore, bool]:
+    """Return the log, and whether it is the runtime's to close."""
+    log = options.log
+    if isinstance(log, str | os.PathLike):
+        if log == ":memory:":
+            return InMemoryStore(), True
+        store = await SQLiteStore.open(
+            log,
+            durability=options.durability,
+            wait_for_log_s=options.wait_for_log_s,
+            append_timeout_s=options.append_timeout_s,
+            allow_shared_folder=options.allow_shared_folder,
+        )
+        return store, True
+    bounded = type(log) in (InMemoryStore, SQLiteStore)
+    return ContainedStore(log, options.clock or SystemClock(), None if bounded else options.append_timeout_s), False

@@ -2,38 +2,37 @@
 
 Read `refold.context` for what is open in between, and `refold.takeover` for what an earlier runtime has left. The
 rules: what was taken is let go of in the reverse order, also where opening fails half-way; a run that does not reach
-the log within the close grace is left open, to go on at the next start; and no forked child stops the loop that it
-inherited, since on Linux an epoll instance is shared after a fork: a child that closes its copy of a loop, as by
-returning into its parent's `asyncio.run`, takes the parent's descriptors out of it, and the parent sleeps for ever.
+the log within the close grace is left open, to go on at the next start; and where a log is shared, who owns it may
+change any number of times: an owner ends its actors when another process has the log, as a crash would, and goes on as
+a guest of that one, and a guest takes the log over when no process owns it.
 """
 
 import asyncio
 import logging
 import os
-import select
-import selectors
 from collections.abc import Sequence
 from functools import partial
-from weakref import WeakSet
+from typing import Final
 
-from refold.actors.agent.deps import Dependencies
+from refold.actors.calls.context import Dependencies
 from refold.actors.effects import EffectsInFlight, once_log_allows
 from refold.actors.event_sourced import EventSourcedActor
-from refold.actors.hosting import Host
-from refold.actors.journal import Journal
-from refold.actors.kernel.clock import SystemClock
+from refold.actors.hosting import Host, HostedKinds
+from refold.actors.journal import Journal, Snapshots
+from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.supervision import ActorFailure, Background
 from refold.actors.kernel.system import ActorSystem, ended_without_fail
-from refold.actors.snapshots import Snapshots
+from refold.actors.loop_thread import protect_from_children
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AnyAgent
 from refold.agents.opened_deps import OpenedDeps
-from refold.context import ActorReach, RuntimeContext
+from refold.bell.owner_end import Bell, bell_of
+from refold.context import Reach, RuntimeContext
 from refold.events.core.cleaning import clean_text, without_addresses
-from refold.events.core.errors import BackpressureShed, ConfigError, LogInUse, PersistenceError, RefoldError
-from refold.events.core.ids import SessionId, checked_identifier, kind_and_identifier
+from refold.events.core.errors import BackpressureShed, ConfigError, LogInUse, PersistenceError
+from refold.events.core.ids import SessionId, kind_and_identifier
 from refold.events.core.pure_core import keys_of
 from refold.events.core.records import StreamHead
 from refold.events.kinds.runtime import (
@@ -47,27 +46,27 @@ from refold.events.kinds.runtime import (
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import is_scheduled
-from refold.guarded_store import ContainedStore
-from refold.keeping.deletion import Deletion, delete_in
+from refold.guarded_store import ContainedStore, opened_store
 from refold.metrics.live import RuntimeMetrics
 from refold.options import Settings, log_path
 from refold.publishing.event_bus import EventBus
-from refold.remote.bell import Bell, bell_of
+from refold.remote.changing import ChangingReach, OwnersWork, once_until, watch_lock
 from refold.remote.follow import POLL_S
 from refold.remote.guest import Guest, opened_to_own
 from refold.remote.owner import InboxReader
-from refold.running_agents import LateTools, RunningAgents
-from refold.sessions.access import cancel_runs_of
+from refold.running_agents import ActorReach, LateTools, RunningAgents
+from refold.sessions.access import cancel_open_runs
 from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
-from refold.stores.memory import InMemoryStore
 from refold.stores.sqlite.file import absolute
-from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.store import SQLiteStore
 from refold.takeover import ended_in_order, note_lost_recalls, resume_open_runs
 from refold.version import __version__
 
 log = logging.getLogger("refold.runtime")
+
+LEAVE_S: Final = 0.5
+"""How long actors may take to end once another process has the log; what they do then is done there."""
 
 
 class Lifecycle:
@@ -93,6 +92,7 @@ class Lifecycle:
         self._dependencies = Dependencies()
         self._opened = OpenedDeps([found.agent for found in self.agents], settings.deps)
         self._in_flight = EffectsInFlight()
+        self._hosted = HostedKinds()
         self._context: RuntimeContext | None = None
         self._owns_store = False
         self._entered = False
@@ -104,28 +104,35 @@ class Lifecycle:
         self.guest: Guest | None = None
         """Reaches the owner of a shared log; None = this runtime is the owner, or is not open."""
         self._former_guest: Guest | None = None
+        self._former_store: EventStore | None = None
+        """The log as this runtime owned it before; readers that have begun go on in it."""
         self._taking_over: Background | None = None
+        self._watching_lock: Background | None = None
+        self._leaving: Background | None = None
+        """Makes a guest of an owner whose log another process has."""
+        self._has_left = False
+        self._opening = False
+        """Whether it becomes the owner as it opens; a log that is lost meanwhile is left once all of it has begun."""
+        self._reach: ChangingReach | None = None
+        self._hosted.moved = self._moved
+        self.of_owner = OwnersWork(lambda: self.context, lambda: self.guest, self._moved)
+        """Deletes, keeps for a time, and forks."""
 
     @property
     def context(self) -> RuntimeContext:
-        """What the parts of the runtime share.
-
-        Raises:
-            ConfigError: the runtime is not open.
-        """
+        """What the parts of the runtime share."""
         if self._context is None:
             raise ConfigError("the runtime is not open; use it inside `async with`, or `with`")
         return self._context
 
     @property
     def host(self) -> Host:
-        """Hosts event-sourced actors beside the sessions.
+        """Hosts event-sourced actors beside the sessions."""
+        return self._host(self._hosted)
 
-        Raises:
-            ConfigError: the runtime is not open.
-        """
+    def _host(self, kinds: HostedKinds | None = None) -> Host:
         context = self.context
-        return Host(context.system, context.journal, self._in_flight, self._settings.cancel_grace_s)
+        return Host(context.system, context.journal, self._in_flight, self._settings.cancel_grace_s, kinds)
 
     @property
     def commits(self) -> int:
@@ -151,25 +158,6 @@ class Lifecycle:
         if self._closing is not None:
             raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
 
-    def require_owner(self, what: str) -> None:
-        """Do nothing where this runtime owns its log.
-
-        Raises:
-            ConfigError: another process owns the shared log, and only the owner can do this.
-        """
-        self.require_open()
-        if self.guest is not None:
-            owner = log_owner(self.guest.log)
-            who = f"process {owner.pid}" if owner is not None else "another process"
-            raise ConfigError(f"{what} is for the process that owns the shared log, which is {who} now")
-
-    async def delete(self, session: str, *, cancel: bool, forks: bool) -> Deletion:
-        """Delete a session, here or in the process that owns the log."""
-        self.require_open()
-        if self.guest is not None:
-            return await self.guest.delete(checked_identifier(session, "session id"), cancel=cancel, forks=forks)
-        return await delete_in(self.context, session, cancel=cancel, forks=forks)
-
     async def tools_in_force(self) -> None:
         """Return when the tools that were registered or removed so far are so for every input that is sent now."""
         if self._late is not None:
@@ -178,14 +166,7 @@ class Lifecycle:
     # Opening
 
     async def open(self) -> None:
-        """Open the log and start the actors.
-
-        Raises:
-            ConfigError: that was done before; or what an agent depends on cannot be opened.
-            LogInUse: another runtime has the log.
-            PersistenceError: the log cannot be opened, read or written.
-            AskTimeout: the log takes too long to write.
-        """
+        """Open the log and start the actors."""
         if self._entered:
             raise ConfigError("this runtime has been open already; make another one")
         self._entered = True
@@ -198,10 +179,19 @@ class Lifecycle:
             else:
                 store, self._owns_store = await opened_store(self._settings)
                 self._context = self._context_of(store, system)
-            if self.guest is None:
+            if self.guest is not None:
+                await self._visit(self.guest, system)
+                return
+            self._opening, failure = True, None
+            try:
                 await self._own(self.context)
-            else:
-                self._taking_over = system.background("wait for the log", self._take_over)
+            except LogInUse as error:
+                failure = error
+            self._opening = False
+            if self.context.journal.lost and failure is None:
+                failure = LogInUse(self.context.store.name, pid=None, host=None)
+            if failure is not None and not await self._moved(failure):
+                raise failure
         except BaseException:
             await self._release()
             raise
@@ -213,11 +203,7 @@ class Lifecycle:
         await self._start(context)
 
     async def _open_shared(self, system: ActorSystem) -> None:
-        """Own the log, or be a guest of its owner.
-
-        Raises:
-            PersistenceError: it can be neither written nor read, also not once its owner had the time to make it.
-        """
+        """Own the log, or be a guest of its owner."""
         settings, clock = self._settings, system.clock
         until_s = clock.monotonic_s() + settings.wait_for_log_s
         while self._context is None:
@@ -248,21 +234,129 @@ class Lifecycle:
             self.event_bus.begin_life()
             context.store, context.journal = store, self._journal_of(store, context.system)
             await self._own(context)
-            context.reach, context.has_hooks = ActorReach(context.system), self._has_hooks
+            await self._hosted.take_up(self.host)
+            context.has_hooks = self._has_hooks
+            self._reach_by(ActorReach(context.system), context.system)
             self.guest = None
         except BaseException as error:
             if store is not None and context.store is not store:
                 await store.close()
-            if self._closing is not None or not isinstance(error, Exception):
+            if context.store is store and isinstance(error, LogInUse):
+                self.guest = None
+                context.journal.lose()
+            elif not self._closes_for(error, "taken over"):
                 raise
-            log.critical("the log %s cannot be taken over, and the runtime closes: %s", context.store.name, error)
-            closing = self._close(context, cancel=False)
-            self._closing = asyncio.get_running_loop().create_task(closing, name="close the runtime")
+        if context.journal.lost:  # Meanwhile.
+            self._log_lost()
 
-    def _new_system(self) -> ActorSystem:
+    def _closes_for(self, error: BaseException, what: str) -> bool:
+        """Begin to close the runtime, which can be neither owner nor guest; False = the error means something else."""
+        if self._closing is not None or not isinstance(error, Exception):
+            return False
+        log.critical("the log %s cannot be %s, and the runtime closes: %s", self.context.store.name, what, error)
+        closing = self._close(self.context, cancel=False)
+        self._closing = asyncio.get_running_loop().create_task(closing, name="close the runtime")
+        return True
+
+    async def _visit(self, guest: Guest, system: ActorSystem) -> None:
+        from refold.remote.objects import ObjectsElsewhere
+
+        self._hosted.elsewhere = guest
+        guest.objects = ObjectsElsewhere(self.agents.stream_objects(), guest, self._new_system(system.clock))
+        await guest.settle()  # First, so that no log is taken over, and lost again, before this one is left.
+        self._taking_over = system.background("wait for the log", self._take_over)
+
+    def _reach_by(self, reach: Reach, system: ActorSystem) -> Reach:
+        """Reach sessions in a way from now on; return what stands for it, also when it is another one later."""
+        if not self._settings.share:
+            return reach
+        if self._reach is None:
+            self._reach = ChangingReach(reach, system.clock, self._moved)
+        self._reach.now = reach
+        return self._reach
+
+    # Another process has the log
+
+    def _log_lost(self) -> None:
+        """Begin to be a guest."""
+        context = self.context
+        if self._leaving is None and self._closing is None and self.guest is None and not self._opening:
+            told = self._former_guest.position if self._former_guest is not None else 0
+            position = max(told, context.journal.position)  # A write under way may still come behind it.
+            self.event_bus.end_life(position)
+            self._has_left = False  # And not in the context of a handler, whose end is waited for:
+            self._leaving = context.system.context.run(Background, "leave the log", partial(self._leave, position))
+
+    async def _moved(self, error: Exception) -> bool:
+        """Return whether this runtime is a guest, once it is, where an error says that another process has the log."""
+        if self._settings.share and isinstance(error, LogInUse):
+            self.context.journal.lose()  # Where it was no append that was refused.
+            self._log_lost()  # Where that was noticed while the runtime opened.
+        if self._leaving is not None:
+            await self._leaving.wait()
+        return self.guest is not None and self._closing is None
+
+    async def _leave(self, position: int) -> None:
+        """Go on as a guest of the process that has the log, told what is behind a position; or close."""
+        context = self.context
+        try:
+            if self._has_left:
+                raise ConfigError("other code cancelled it")
+            self._has_left = True
+            log.error("another process has the log %s: this one goes on as its guest", context.store.name)
+            await self._end_life(context)
+            system = self._new_system(context.system.clock)
+            self._in_flight = context.in_flight = EffectsInFlight()
+            context.system = system
+            self.event_bus.begin_life()
+            until_s = system.clock.monotonic_s() + self._settings.wait_for_log_s
+            guest = self._former_guest
+            visit = partial(Guest.open, self._settings, system, self.event_bus, position)
+            visit = visit if guest is None else partial(guest.open_again, system, position)
+            guest = await once_until(until_s, system.clock, visit)
+            self._former_guest = None
+            context.store, context.has_hooks = guest.store, False
+            context.journal = self._journal_of(guest.store, system)
+            self.guest = guest
+            self._reach_by(guest, system)
+            await self._visit(guest, system)
+        except BaseException as error:
+            if not self._closes_for(error, "left to another process"):
+                raise
+        self._leaving = None
+
+    async def _end_life(self, context: RuntimeContext) -> None:
+        """End all that an owner does, as a crash would, but tell those who asked of what is durable."""
+        clock = context.system.clock
+        if self._bell is not None:
+            self._bell.close()
+        for part in (self._watching_lock, self._inbox, self._resuming):
+            if part is not None:
+                await part.stop()
+        if self._late is not None:
+            await self._late.end()
+        if self.step_snapshots is not None:
+            await self.step_snapshots.close(clock, 0)
+        await context.journal.close()
+        await context.system.close(LEAVE_S)
+        self._in_flight.end()
+        if context.journal.snapshots is not None:
+            await context.journal.snapshots.close(clock, 0)
+        for living in self.agents.stream_objects():
+            if living.kind not in self._hosted.of_memories:
+                living.begin_anew()
+        self.metrics.log_lost()
+        former, self._former_store = self._former_store, context.store
+        if former is not None:
+            await former.close()
+        assert isinstance(context.store, SQLiteStore)
+        await context.store.give_up()
+        self._bell = self._inbox = self._resuming = self._late = self._watching_lock = None
+
+    def _new_system(self, clock: Clock | None = None) -> ActorSystem:
         settings = self._settings
         return ActorSystem(
-            clock=settings.clock,
+            clock=clock or settings.clock,
             ask_timeout_s=settings.ask_timeout_s,
             restarts_max=settings.restarts_max,
             restart_window_s=settings.restart_window_s,
@@ -279,6 +373,8 @@ class Lifecycle:
 
     def _journal_of(self, store: EventStore, system: ActorSystem) -> Journal:
         every, journal = self._settings.snapshot_every, Journal(store, self.agents.redaction)
+        if self._settings.share:
+            journal.on_lost = self._log_lost
         journal.snapshots = Snapshots(store, every, system.background) if every is not None else None
         return journal
 
@@ -293,9 +389,10 @@ class Lifecycle:
             store=store,
             journal=self._journal_of(store, system),
             system=system,
-            reach=self.guest or ActorReach(system),
+            reach=self._reach_by(self.guest or ActorReach(system), system),
             event_bus=self.event_bus,
             dependencies=self._dependencies,
+            hosted=self._hosted,
             in_flight=self._in_flight,
             agents=tuple(agents.agents),
             output_types={name: each.output_type for name, each in agents.agents.items()},
@@ -304,9 +401,9 @@ class Lifecycle:
             tools_of=lambda agent: (agents.main if agent is None else agents[agent]).tools,
             tools_in_force=self.tools_in_force,
             require_open=self.require_open,
-            require_owner=self.require_owner,
             is_closing=self.is_closing,
             failed_appends_of=self.metrics.failed_appends_of,
+            fork=self.of_owner.fork,
             configured_payloads=lambda: agents.configured_payloads,
             forget_steps=self._forget_steps,
         )
@@ -329,13 +426,19 @@ class Lifecycle:
             EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, journal, address=RUNTIME_STREAM
         )
         await note.ask(RuntimeStarted(code=code), block=False)
-        self._late = await agents.attach(self.host, renew)
+        self._late = await agents.attach(self._host(), renew)
+        self._hosted.of_memories = agents.cores_of_memories()
         if self.step_snapshots is not None:
             self.step_snapshots.begin(store, self.event_bus.subscribe, context.system.background)
-        path = log_path(self._settings)
+        path, system = log_path(self._settings), context.system
+        if self._settings.share:
+            assert isinstance(store, SQLiteStore)
+            watch = partial(watch_lock, store, journal, system.clock)
+            self._watching_lock = system.background("watch the lock", watch)
         if path is not None and self._settings.inbox_poll_s:
             assert isinstance(store, SQLiteStore)
             inbox = self._inbox = InboxReader(context, absolute(path))
+            self._hosted.changed = inbox.look
             bell = await bell_of(store, absolute(path), self.event_bus, rung=inbox.look, perform=inbox.perform_given)
             self._bell = inbox.bell = bell
         self._resuming = context.system.background("resume open runs", lambda: self._resume(context, note))
@@ -346,12 +449,15 @@ class Lifecycle:
         store = context.store
         try:
             if self._settings.auto_resume:
-                resume = partial(resume_open_runs, context.system, self.event_bus, store)
-                await once_log_allows(resume, context.system.clock, f"what was open in {store.name}")
+                listed = partial(store.list_streams, prefix=f"{SESSION_KIND}/", with_pending=True)
+                heads = await once_log_allows(listed, context.system.clock, f"what was open in {store.name}")
+                if heads:
+                    await resume_open_runs(context.system, self.event_bus, store, heads)
         except PersistenceError as error:
             log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
         try:
-            await note_lost_recalls(store, self.agents, note)
+            if any(found.agent.memory is not None for found in self.agents):
+                await note_lost_recalls(store, self.agents, note)
         except (PersistenceError, ActorStopped, AskTimeout) as error:
             log.error("recalls before a crash of %s are noted after the next start: %s", store.name, error)
 
@@ -373,6 +479,8 @@ class Lifecycle:
     async def _close(self, context: RuntimeContext, cancel: bool) -> None:
         system, grace_s = context.system, self._settings.close_grace_s
         try:
+            if self._leaving is not None:
+                await self._leaving.wait()
             if self._taking_over is not None:
                 await self._taking_over.stop()
             if self.guest is not None:
@@ -380,7 +488,7 @@ class Lifecycle:
             if self._inbox is not None:
                 await self._inbox.stop()
             if cancel:
-                await _cancel_open_runs(context)
+                await cancel_open_runs(context)
             await self._in_flight.drain(system.clock, grace_s)
             if self.step_snapshots is not None:
                 await self.step_snapshots.close(system.clock, grace_s)
@@ -397,11 +505,16 @@ class Lifecycle:
         context = self._context
         self.event_bus.close()
         try:
+            if self._leaving is not None:  # Opening was cancelled meanwhile.
+                await self._leaving.wait()
+            if self._taking_over is not None:
+                await self._taking_over.stop()
             for guest in (self.guest, self._former_guest):
                 if guest is not None:
                     await guest.close()
-            if self._inbox is not None:
-                await self._inbox.stop()
+            for part in (self._watching_lock, self._inbox):
+                if part is not None:
+                    await part.stop()
             if self.step_snapshots is not None and context is not None:
                 await self.step_snapshots.close(context.system.clock, 0)
             if self._resuming is not None:
@@ -432,6 +545,8 @@ class Lifecycle:
                 log.warning("the approval handler still thinks about %s in its thread", name)
             for name in self._pool.close():
                 log.warning("the tool call %s still runs in its thread", name)
+            if self._former_store is not None:
+                await self._former_store.close()
             if context is not None and self._owns_store:
                 await context.store.close()
             elif context is not None and isinstance(context.store, ContainedStore):
@@ -443,9 +558,9 @@ class Lifecycle:
 
     def _actor_failed(self, failure: ActorFailure) -> None:
         kind, identifier = kind_and_identifier(failure.address)
-        if failure.stopped and kind == SESSION_KIND:
+        if failure.stopped and kind == SESSION_KIND and self._leaving is None:
             self.event_bus.session_failed(SessionId(identifier), f"it was stopped: {failure.message}")
-        if failure.address != RUNTIME_STREAM:
+        if failure.address != RUNTIME_STREAM and self._leaving is None:
             self._record_failure(failure)
         notify = self._settings.on_failure
         if notify is not None:
@@ -465,65 +580,6 @@ class Lifecycle:
             log.warning("the failure of %s is not recorded: %s", failure.address, error)
 
 
-async def opened_store(options: Settings) -> tuple[EventStore, bool]:
-    """Return the log, and whether it is the runtime's to close."""
-    log = options.log
-    if isinstance(log, str | os.PathLike):
-        if log == ":memory:":
-            return InMemoryStore(), True
-        store = await SQLiteStore.open(
-            log,
-            durability=options.durability,
-            wait_for_log_s=options.wait_for_log_s,
-            append_timeout_s=options.append_timeout_s,
-            allow_shared_folder=options.allow_shared_folder,
-        )
-        return store, True
-    bounded = type(log) in (InMemoryStore, SQLiteStore)
-    return ContainedStore(log, options.clock or SystemClock(), None if bounded else options.append_timeout_s), False
-
-
-async def _cancel_open_runs(context: RuntimeContext) -> None:
-    heads = await context.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
-    working = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
-    waiting = context.event_bus.open_sessions()  # For a person, say: such a run has no effect in flight.
-    live = [
-        SessionId(identifier)
-        for kind, identifier in map(kind_and_identifier, context.system.live())
-        if kind == SESSION_KIND
-    ]
-    for session in dict.fromkeys([*working, *waiting, *live]):
-        try:
-            await cancel_runs_of(context, session, "the runtime closes")
-        except RefoldError as error:  # It must not keep the runs of other sessions open.
-            log.warning("the run of session %s is not cancelled and stays open: %s", session, error)
-
-
 def _has_open_run(head: StreamHead) -> bool:
     """Tell whether a session waits for more than the times of inputs that were accepted for later."""
     return any(not is_scheduled(key) for key in keys_of(head.pending))
-
-
-# State of the process by nature: a fork copies all of it.
-_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-
-
-def protect_from_children(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep a child that is forked from now on from doing anything to the loop of this process."""
-    _loops.add(loop)
-
-
-def _leave_loops_to_parent() -> None:
-    """In a forked child: put an epoll instance of its own in the place of each that it shares with the parent."""
-    if not hasattr(selectors, "EpollSelector"):  # Other kinds are not inherited, or are nobody's but the process's.
-        return
-    for loop in list(_loops):
-        selector = getattr(loop, "_selector", None)
-        if isinstance(selector, selectors.EpollSelector) and not loop.is_closed():
-            with select.epoll() as own:
-                os.dup2(own.fileno(), selector.fileno(), inheritable=False)
-    _loops.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_loops_to_parent)

@@ -8,9 +8,9 @@ from typing import TypedDict
 import msgspec
 
 from refold.actors.calls.results import RESULT_BYTES_MAX
+from refold.actors.journal import SNAPSHOT_EVERY
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.supervision import ActorFailure
-from refold.actors.snapshots import SNAPSHOT_EVERY
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import ConfigError
 from refold.events.session.commands import QUEUE_MAX
@@ -96,11 +96,7 @@ MAY_BE_NONE = ("passivate_after_s", "live_max", "snapshot_every", "queue_max", "
 
 
 def checked_options(given: RuntimeOptions) -> Settings:
-    """Return all options, those not given with their defaults.
-
-    Raises:
-        ConfigError: an option is unknown or cannot work.
-    """
+    """Return all options, those not given with their defaults."""
     known = Settings.__struct_fields__
     unknown = sorted(set(given).difference(known))
     if unknown:

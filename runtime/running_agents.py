@@ -16,38 +16,50 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from refold.actors.agent.approval import APPROVAL_KIND, ApprovalActor
 from refold.actors.agent.model import MODEL_KIND, ModelActor
 from refold.actors.agent.session import SessionPort, SessionSetting
+from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.agent.tool import ToolActor
 from refold.actors.agent.tree_budget import TreeSpending
-from refold.actors.calls.tool_context import SessionContext
+from refold.actors.calls.context import SessionContext
+from refold.actors.effects import Envelope, Performed, read_state
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.supervision import Background
+from refold.actors.kernel.system import ActorSystem
 from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import AgentTool, AnyAgent, SubagentTool, asking, check_streams, with_subagents
+from refold.agents.agent import AgentTool, AnyAgent, SubagentTool, check_streams, with_subagents
+from refold.agents.approval import asking
 from refold.agents.middleware_tools import tools_of
 from refold.agents.redact import redaction_of_agents
 from refold.agents.subagent_runs import SubagentRuns
 from refold.context import RuntimeContext
+from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import ConfigError, RefoldError
-from refold.events.core.ids import AgentId, PayloadHash
+from refold.events.core.ids import AgentId, PayloadHash, StreamName
 from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import CodeIdentity, configuration_of
 from refold.events.model.spending import price_of
-from refold.events.secrets.redaction import Redaction
+from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.memory.graph import GraphStore
+from refold.events.session.state import SessionState
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import Settings
-from refold.sessions.schedule import next_time
+from refold.sessions.inputs import next_time
 from refold.sessions.structured_output import schema_problem
 from refold.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from refold.memory.graph import GraphStore
+
+T = TypeVar("T")
 
 log = logging.getLogger("refold.runtime")
 
@@ -82,9 +94,6 @@ class LateTools:
 
         Args:
             new: the tool; None = one is gone.
-
-        Raises:
-            ConfigError: it brings along the stream of something else that the runtime has.
         """
         if self._ended:
             return
@@ -139,6 +148,8 @@ class RunningAgent:
         self.tool_place = "" if is_main else f"{agent.name}/"
         """What stands before a tool's name in the identifier of its actor."""
         self.output_check = agent.output_check()
+        self.provider = agent.answering()
+        self.guardrails = agent.guardrails()
 
 
 class RunningAgents:
@@ -156,7 +167,7 @@ class RunningAgents:
         self.configured_payloads: set[PayloadHash] = set()
         """Prompts and schemas that sessions which begin now name."""
         every = with_subagents(main)
-        self.redaction = redaction_of_agents(every)
+        self.redaction = redaction_of_agents(every) or NOTHING_SECRET
         """What must not be in the log."""
         self.main = RunningAgent(main, pool, self.redaction, is_main=True)
         self._by_name: dict[str, RunningAgent] = {main.name: self.main}
@@ -195,16 +206,16 @@ class RunningAgents:
         every = (living for found in self for living in found.agent.stream_objects(found.tools))
         return tuple({id(living): living for living in every}.values())
 
+    def cores_of_memories(self) -> dict[str, CheckedCore[Any, Any, Any]]:
+        """Return the core of each kind of memory that they have."""
+        return {living.kind: living.core for living in self.stream_objects() if living.is_everywhere}
+
     async def attach(self, host: Host, renew: Callable[[], Awaitable[object]]) -> LateTools:
         """Have the log take all of that, and see to the tools that are registered or removed later.
 
         Args:
             host: of the runtime.
             renew: has later inputs find the tools that there are then.
-
-        Raises:
-            ConfigError: two are one stream, or one lives in another runtime.
-            PersistenceError: the log failed.
         """
         late = LateTools(host, self.stream_objects, renew)
         for found in self:
@@ -225,9 +236,6 @@ class RunningAgents:
             code: that will decide.
             options: of the runtime.
             after_order: whether the runtime before this one had ended in order.
-
-        Raises:
-            PersistenceError: the log failed.
         """
         payloads: dict[PayloadHash, bytes] = {}
         settings: dict[AgentId, SessionSetting] = {}
@@ -243,6 +251,7 @@ class RunningAgents:
             payloads.update(own)
             settings[found.id] = SessionSetting(
                 configuration=configuration,
+                policies={policy.name: policy for policy in configuration.tools},
                 tools=found.tools.names(),
                 tool_place=found.tool_place,
                 subagents=frozenset(item.name for item in found.tools if isinstance(item, SubagentTool)),
@@ -277,7 +286,7 @@ class RunningAgents:
             found = self[name]
             agent = found.agent
             return ModelActor(
-                agent.answering(),
+                found.provider,
                 found.tools,
                 journal.store,
                 event_bus,
@@ -291,7 +300,7 @@ class RunningAgents:
                 window=agent.context,
                 hooks=found.hooks,
                 summariser=agent.provider,
-                guardrails=agent.guardrails(),
+                guardrails=found.guardrails,
                 trees=trees,
                 redaction=self.redaction,
             )
@@ -323,7 +332,7 @@ class RunningAgents:
         system.register(TOOL_KIND, tool)
 
 
-def _entities_seen(graph: GraphStore) -> Callable[[SessionContext], int | None]:
+def _entities_seen(graph: "GraphStore") -> Callable[[SessionContext], int | None]:
     def count(context: SessionContext) -> int | None:
         try:
             return graph.within(context).count_now()
@@ -332,3 +341,22 @@ def _entities_seen(graph: GraphStore) -> Callable[[SessionContext], int | None]:
             return None
 
     return count
+
+
+class ActorReach(msgspec.Struct, frozen=True):
+    """Reaches the sessions whose actors live in this process."""
+
+    system: ActorSystem
+
+    async def read(self, stream: StreamName, question: Callable[[SessionState], T], *, vital: bool) -> T:
+        """Ask the actor."""
+        return await read_state(self.system.ref(stream), question, vital=vital)
+
+    async def ask(self, stream: StreamName, envelope: SessionEnvelope, *, timeout_s: float | None) -> Performed:
+        """Ask the actor."""
+        performed: Performed = await self.system.ref(stream).ask(envelope, block=False, timeout=timeout_s)
+        return performed
+
+    def tell(self, stream: StreamName, envelope: Envelope) -> None:
+        """Tell the actor."""
+        self.system.ref(stream).tell(envelope)

@@ -139,11 +139,7 @@ class _Stop:
         return isinstance(error, ours)
 
     async def end(self) -> None:
-        """Wait for the runtime's end, and exit.
-
-        Raises:
-            SystemExit: always.
-        """
+        """Wait for the runtime's end, and exit."""
         self._cancelled = True  # The block is left: there is nothing to be cancelled any more.
         assert self.closing is not None
         await self.closing

@@ -13,11 +13,11 @@ keeps how far it was done.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from refold.actors.agent.subsession import ancestors_of
-from refold.actors.calls.tool_context import session_context
+from refold.actors.calls.context import session_context
 from refold.actors.effects import Wake
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
@@ -66,14 +66,16 @@ async def ended_in_order(store: EventStore) -> bool:
     return bool(last) and isinstance(last[-1], RuntimeClosed)
 
 
-async def resume_open_runs(system: ActorSystem, event_bus: EventBus, store: EventStore) -> None:
-    """Let every open run of a log go on, suspects last and one by one.
+async def resume_open_runs(
+    system: ActorSystem, event_bus: EventBus, store: EventStore, heads: Iterable[StreamHead]
+) -> None:
+    """Let every open run go on, suspects last and one by one; a stream that cannot be read costs its own session only.
 
-    Raises:
-        PersistenceError: the streams cannot be listed. A stream that cannot be read costs its own session only.
+    Args:
+        heads: the ends of the sessions in which something is pending.
     """
     suspects: list[StreamName] = []
-    for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
+    for head in heads:
         if any(is_work(key) for key in head.pending) and await _was_just_resumed(store, head):
             suspects.append(head.stream)
         else:
@@ -123,16 +125,8 @@ async def _resume_one_by_one(system: ActorSystem, event_bus: EventBus, suspects:
 async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: ActorRef) -> None:
     """Have noted what was recalled for answers before this runtime, and was not noted by the one that got them.
 
-    Args:
-        store: the log, where this runtime's start is recorded.
-        agents: whose memories they are.
-        runtime: the actor of the runtime's stream.
-
-    Raises:
-        PersistenceError: the log cannot be read or written; it is tried again after the next start.
+    The start of this runtime is in the log, and `runtime` is the actor of the runtime's stream.
     """
-    if not any(found.agent.memory is not None for found in agents):
-        return
     first, last = _unnoted(await store.read_stream(RUNTIME_STREAM))
     if first is None:
         return
@@ -157,8 +151,7 @@ async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: A
 def _unnoted(stored: list[StoredEvent]) -> tuple[int | None, int]:
     """Return after which position answers may have recalls that nobody noted (None = there are none), and until which.
 
-    Args:
-        stored: the events of the runtime's stream, the start of this runtime among them.
+    The start of this runtime is among the `stored` events of its stream.
     """
     noted, is_known, is_open, last = 0, True, False, 0
     for item, event in zip(stored, RUNTIME_CODEC.decode_all(stored), strict=True):
@@ -183,11 +176,7 @@ async def _note(
 ) -> object:
     """Have noted what an answer recalled; return the memory that it was recalled from, if there is one.
 
-    Args:
-        store: the log.
-        agents: whose memories they are.
-        item: the answer.
-        folds: sessions as they were at earlier answers, which go on from there.
+    The `folds` are sessions as they were at earlier answers, which go on from there.
     """
     [answer] = SESSION_CODEC.decode_all([item])
     if not (isinstance(answer, ModelResponded) and answer.request.recalled):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from refold.scenarios.plan.scenario import Clear as Clear
     from refold.scenarios.plan.scenario import Decide as Decide
     from refold.scenarios.plan.scenario import Post as Post
+    from refold.scenarios.plan.scenario import Respond as Respond
     from refold.scenarios.plan.scenario import Say as Say
     from refold.scenarios.plan.scenario import Scenario as Scenario
     from refold.scenarios.plan.scenario import Watch as Watch
@@ -48,7 +49,7 @@ else:
             "refold.scenarios.as_code": "scenario_as_code scenario_as_test",
             "refold.scenarios.core_exploration": "CoreExploration explore_core",
             "refold.scenarios.plan.random_scenario": "drawn_scenario",
-            "refold.scenarios.plan.scenario": "Abandon Answer Call Cancel Clear Decide Post Say Scenario Watch",
+            "refold.scenarios.plan.scenario": "Abandon Answer Call Cancel Clear Decide Post Respond Say Scenario Watch",
             "refold.scenarios.ready": "ready_scenario",
             "refold.scenarios.report": "SimulationReport",
             "refold.scenarios.session_machine": "SessionMachine",

@@ -204,7 +204,6 @@ class _Search(Generic[S, C, E]):
             raise _Wrong("executing the log again leaves other work pending", after.commands, after.log)
 
     def _judge(self, life: _Life) -> None:
-        """Judge a state by what the caller says must hold."""
         if self._holds is None:
             return
         try:

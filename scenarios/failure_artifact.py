@@ -56,15 +56,8 @@ def save_failure(
 ) -> FailureArtifact:
     """Shrink a scenario that breaks a promise, and save what is left of it.
 
-    Args:
-        simulator: plays it.
-        report: of the scenario; a promise is broken.
-        folder: where files go; made if it is not there. Nothing in it is written over.
-        name: how the files' names begin, such as `seed-17`.
-        agent: `module:attribute`, for the test.
-        own_tools: whether the bodies of its own tools ran.
-        tries_max: how many smaller scenarios are tried at most.
-        tried: is told how many have been, each time.
+    Nothing in the folder, which is made if it is not there, is written over. `tried` is told how many smaller scenarios
+    have been tried, each time, and `agent` is `module:attribute`, for the test.
     """
     tries, best = 0, report
 
@@ -110,11 +103,7 @@ def save_failure(
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Return the scenario that a file holds as JSON.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds no scenario.
-    """
+    """Return the scenario that a file holds as JSON."""
     try:
         with path.open("rb") as file:
             text = file.read(SCENARIO_BYTES_MAX + 1)
@@ -129,16 +118,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def reserved_stem(folder: Path, name: str, scenario: Scenario) -> str:
-    """Save a scenario as JSON, and return how the files beside it may be named; no other caller gets the same name.
-
-    Args:
-        folder: made if it is not there.
-        name: how the names begin.
-        scenario: is written to the file whose name ends with `.json`.
-
-    Raises:
-        PersistenceError: it cannot be written.
-    """
+    """Save a scenario as JSON, and return how the files beside it may be named; no other caller gets the same name."""
     text = msgspec.json.format(msgspec.json.encode(scenario)).decode() + "\n"
     stem = free_stem(folder, name)
     while True:
@@ -154,11 +134,7 @@ def reserved_stem(folder: Path, name: str, scenario: Scenario) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Make a folder if it is not there, before there is anything to be saved in it.
-
-    Raises:
-        PersistenceError: there can be no such folder, or nothing can be written in it.
-    """
+    """Make a folder if it is not there, before there is anything to be saved in it."""
     free_stem(folder, "any")
     try:
         with TemporaryFile(dir=folder):
@@ -168,11 +144,7 @@ def check_folder(folder: Path) -> None:
 
 
 def free_stem(folder: Path, name: str) -> str:
-    """Return how files in a folder may be named so that none is there yet; the folder is made if it is not there.
-
-    Raises:
-        PersistenceError: there can be no such folder.
-    """
+    """Return how files in a folder may be named so that none is there yet; the folder is made if it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         taken = {path.stem for path in folder.iterdir()}

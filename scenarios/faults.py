@@ -33,12 +33,7 @@ COUNTS: Final = ("times", "capacity", "appends", "operations", "characters")
 def check_fields(struct: msgspec.Struct, *, backward: bool = False) -> None:
     """Check the seconds and counts of an act, a fault or a scenario.
 
-    Args:
-        struct: fields whose names end in `_s`, and `seconds`, are virtual seconds.
-        backward: whether seconds may be negative.
-
-    Raises:
-        ConfigError: one of them is out of bounds, or no number.
+    Fields whose names end in `_s`, and `seconds`, are virtual seconds; with `backward` they may be negative.
     """
     for name in struct.__struct_fields__:
         value: object = getattr(struct, name)
@@ -57,21 +52,12 @@ def check_fields(struct: msgspec.Struct, *, backward: bool = False) -> None:
 
 
 def check_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Check that something is one of a few.
-
-    Raises:
-        ConfigError: it is another.
-    """
     if value not in choices:
         raise ConfigError(f"{name} is one of {', '.join(map(repr, choices))}, and not {value!r:.80}")
 
 
 def check_whole(name: str, value: object, *, least: int, most: int) -> None:
-    """Check that something is a whole number within bounds, both inclusive.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Check that something is a whole number within bounds, both inclusive."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(f"{name} is a whole number from {least:,} to {most:,}, and not {value!r:.80}")
 

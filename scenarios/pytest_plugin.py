@@ -49,7 +49,6 @@ DRAWN = {"faults_max": "faults"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(agent, seeds={SEEDS}, stand_ins=False, sessions=3, acts=8, faults=6): run the test with as many "
@@ -59,7 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Make the setting known."""
     parser.addini(AGENT_SETTING, "module:attribute of the agent that bundles (*.refold) are replayed with", default="")
 
 
@@ -74,7 +72,6 @@ class BundleFile(pytest.File):
     """A bundle."""
 
     def collect(self) -> Iterable[pytest.Item]:
-        """Return its one test."""
         return [BundleReplay.from_parent(self, name="replay")]  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -100,7 +97,6 @@ class BundleReplay(pytest.Item):
         report.raise_for_divergence()
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return how the test is called."""
         return self.path, None, f"replay of {self.path.name}"
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.expectations import Watched
-from refold.scenarios.monitors.monitor import Broken, FaultCount
+from refold.scenarios.monitors.monitor import Broken, FaultCount, RuleVerdict, verdicts_on
 from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.world.loop import SimulationError
 from refold.stores.event_store import WholeLog
@@ -52,6 +52,10 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """SHA-256 of the whole log, in hexadecimal: two simulations with one digest have the same log, byte for byte."""
 
+    def verdicts(self) -> dict[str, RuleVerdict]:
+        """Return the verdict on each promise, in their order."""
+        return verdicts_on([broken.rule for broken in self.broken], self.exercised)
+
     def raise_if_broken(self) -> None:
         """Return if every promise was kept.
 
@@ -68,11 +72,6 @@ async def save_log(log: WholeLog, path: str | os.PathLike[str]) -> None:
     Args:
         log: any whole log, open.
         path: of the file; nothing may be there.
-
-    Raises:
-        ConfigError: the path names no file that an SQLite log could be made of, or one that is there already.
-        LogFormatError: batches of the log are not whole, or its digests do not fit.
-        PersistenceError: the file cannot be made.
     """
     with tempfile.TemporaryFile() as lines:
         async for line in exported_lines(log):

@@ -23,14 +23,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar, TypeVar
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
 from refold.actors.kernel.errors import ActorStopped
 from refold.agent_runtime import AgentRuntime
 from refold.agents.agent import Agent
 from refold.events.core.content import Message
-from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError
+from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError, needed_by
 from refold.events.core.ids import ToolCallId, stream_name
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import InputQueued
@@ -44,6 +41,10 @@ from refold.scenarios.monitors.monitor import marked
 from refold.scenarios.plan.scenario import Answer, Say, Scenario
 from refold.scenarios.world.process import SimulatedProcess, manual_gc
 from refold.stores.past_state import past_state
+
+with needed_by("rehearsals", extra="rehearsal"):
+    from hypothesis import strategies as st
+    from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 T = TypeVar("T")
 
@@ -295,8 +296,6 @@ class SessionMachine(RuleBasedStateMachine):
         return f"s{which % self.sessions}"
 
     def _attempt(self, work: Callable[[AgentRuntime], Coroutine[Any, Any, None]]) -> None:
-        """Do something that may be refused, or fail where a fault meets it."""
-
         async def attempt(runtime: AgentRuntime) -> None:
             try:
                 await work(runtime)

@@ -48,9 +48,9 @@ from refold.scenarios.world.agent import simulated_agent
 from refold.scenarios.world.disk import SimulatedDisk
 from refold.scenarios.world.inbox import SimulatedInbox
 from refold.scenarios.world.life import Life, ScenarioProgress, ignore_act, no_network
-from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
+from refold.scenarios.world.loop import SimulatedLoop
 from refold.scenarios.world.model import SimulatedModel
-from refold.scenarios.world.process import ProcessDied, manual_gc, tear_down
+from refold.scenarios.world.process import ProcessDied, manual_gc, schedule_of, tear_down
 from refold.scenarios.world.store import SimulatedReplies, SimulatedStore
 from refold.stores.event_store import WholeLog
 from refold.stores.memory import InMemoryStore
@@ -61,11 +61,7 @@ async def final_check(
 ) -> Sequence[StoredEvent]:
     """Return all that the log holds, and note what is wrong with it, unless something has been found before.
 
-    Args:
-        world: whose log it is.
-        monitor: takes what is found.
-        files: what the log is read from, without faults; None = it is in memory.
-        wire: how the model was reached; None = as an object of the process.
+    Without files, it is read from memory.
     """
     try:
         if files is not None:
@@ -95,7 +91,6 @@ async def _check(world: World, monitor: Monitor, wire: SimulatedWire | None) -> 
 
 
 async def _check_secrets(world: World, monitor: Monitor) -> None:
-    """Note what the agent says must not be recorded, and was."""
     monitor.exercised.add("SECRET")
     for event in await world.disk.read_all(limit=10**9):
         if monitor.secrets.finds(event.data):
@@ -167,8 +162,7 @@ class Simulation:
         return self._report(asyncio.run(looking) if self.files is None else self.files.look(looking))
 
     def _live(self, time_s: float) -> float:
-        """Play one life of the process, and return the time at its end."""
-        loop = SimulatedLoop(self._schedule(), time_s=time_s)
+        loop = SimulatedLoop(schedule_of(self.scenario, self.world.life), time_s=time_s)
         loop.before_step = self._before_step
         loop.on_refused = self.refused.add
         self.world.loop, self.world.dying = loop, False
@@ -231,7 +225,6 @@ class Simulation:
             self.monitor.note("ERROR", "", "what was left of a dead life does not end")
 
     def agent(self) -> AnyAgent:
-        """Return the agent as the present life has it."""
         has_people = any(isinstance(act, Decide) for act in self.scenario.acts)
         agent = simulated_agent(
             self._agent,
@@ -252,19 +245,10 @@ class Simulation:
         return agent
 
     def store(self) -> SimulatedStore:
-        """Return the disk as the present life sees it."""
-        self._stores.append(
-            SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.monitor.committed, self.monitor.seen)
-        )
+        self._stores.append(SimulatedStore(self.world, self.monitor))
         return self._stores[-1]
 
-    def _schedule(self) -> Schedule:
-        deviations = self.scenario.deviations
-        if deviations is None:
-            return SeededSchedule(self.scenario.seed * 1_000 + self.world.life)
-        return SparseSchedule(deviations if self.world.life == 1 else {})
-
-    async def _decide(self, session: SessionId, request: ev.ToolApprovalRequested) -> Decision:
+    async def _decide(self, session: SessionId, request: ev.ToolApprovalRequested) -> Decision | None:
         chance = self.world.chance(f"approval {session} {request.call}")
         life = self.world.life
         await asyncio.sleep(chance.uniform(0.5, 60.0))
@@ -272,6 +256,11 @@ class Simulation:
             self.monitor.still_asked(session, request.call)
         always = chance.random() < 0.2
         allowed = chance.random() < 0.7
+        if allowed and self.world.chance(f"edit {session} {request.call}").random() < 0.15:
+            # By a command and not by the handler's answer, so that what is refused can be said again.
+            self.progress.acts.append(Decide(session=session, edit=True))
+            self.progress.on_act(len(self.progress.acts) - 1)
+            return None
         self.monitor.effects.results.decided(session, request.call, allowed=allowed)
         return Allow(always=always) if allowed else Deny(reason="not this one")
 
@@ -300,7 +289,6 @@ class Simulation:
 
 
 def _changes_answers(agent: AnyAgent) -> bool:
-    """Return whether an agent's answers are recorded otherwise than a model gave them."""
     return agent.config.protocol != "native" or _has_hook(agent, "on_post_llm")
 
 

@@ -17,13 +17,10 @@ from collections.abc import Sequence
 from typing import get_args
 
 import msgspec
-from hypothesis import HealthCheck, Phase, find, settings
-from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample
 
 from refold.agents.agent import AnyAgent
-from refold.events.model.configuration import AgentConfig
-from refold.events.model.retry import RetryPolicy
+from refold.events.core.errors import needed_by
+from refold.events.model.configuration import AgentConfig, RetryPolicy
 from refold.events.model.spending import Budget
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault, CountedFault
@@ -46,6 +43,11 @@ from refold.scenarios.plan.scenario import (
 from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from refold.tools.tool import Tool
+
+with needed_by("rehearsals", extra="rehearsal"):
+    from hypothesis import HealthCheck, Phase, find, settings
+    from hypothesis import strategies as st
+    from hypothesis.errors import NoSuchExample
 
 BUSY_S = 40
 """Within so many virtual seconds everything is said."""

@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from refold.agents.loading import AgentSource, load_agent_source
-from refold.scenarios.monitors.monitor import PROMISES, RuleVerdict, verdict_on
+from refold.scenarios.monitors.monitor import RuleVerdict, verdicts_on
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.plan.world import Beginning
@@ -53,24 +53,15 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def scenario(self, seed: int) -> Scenario:
-        """Return the scenario of a seed."""
         return drawn_scenario(seed, **self.drawing)
 
     def rehearsed(self) -> AgentSource:
-        """Return the agent that is rehearsed, or what makes it.
-
-        Raises:
-            ConfigError: there is no such agent.
-        """
+        """Return the agent that is rehearsed, or what makes it."""
         agent = load_agent_source(self.agent)
         return agent if self.own_tools else with_stand_ins(agent)
 
     def simulator(self) -> Simulator:
-        """Return what plays its scenarios.
-
-        Raises:
-            ConfigError: there is no such agent.
-        """
+        """Return what plays its scenarios."""
         return Simulator(self.rehearsed())
 
 
@@ -139,7 +130,6 @@ def quiet() -> Generator[None]:
 
 
 def quietly(simulator: Simulator, scenario: Scenario, beginning: Beginning | None = None) -> SimulationReport:
-    """Play a scenario, as `quiet` says."""
     with quiet():
         return simulator.run(scenario, beginning=beginning)
 
@@ -169,7 +159,6 @@ class SweepSummary:
         self.first_broken: SimulationReport | None = None
 
     def add(self, report: SimulationReport) -> None:
-        """Count what came of a seed."""
         self.seeds += 1
         self.first = self.first or report
         self.refused.update(report.refused)
@@ -188,6 +177,4 @@ class SweepSummary:
             self.first_broken = self.first_broken or report
 
     def verdicts(self) -> dict[str, RuleVerdict]:
-        """Return the verdict on each promise, in their order."""
-        known = [*PROMISES, *sorted((self.broken.keys() | self.exercised.keys()) - PROMISES.keys())]
-        return {rule: verdict_on(rule, broken=self.broken, exercised=self.exercised) for rule in known}
+        return verdicts_on(self.broken, self.exercised)

@@ -34,12 +34,7 @@ END_S = 5.0
 
 
 class WorkerDied(Exception):
-    """A process ended in the middle of a task.
-
-    Args:
-        task: which one.
-        exit_code: of the process; negative = the signal that killed it.
-    """
+    """A process ended in the middle of a task, with an exit code; if negative, that is the signal that killed it."""
 
     def __init__(self, task: object, exit_code: int | None) -> None:
         self.task = task

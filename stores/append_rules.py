@@ -15,6 +15,9 @@ INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
 """Integers that a store keeps: those of 64 bits, which is what SQLite has."""
 
+POSITION_MAX: Final = 2**62
+"""Beyond what a log can reach, and far enough from 64 bits that no append overflows them."""
+
 BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest event, payload or snapshot, in bytes: a guard against runaway data and against hostile files."""
 
@@ -39,11 +42,7 @@ def no_fault(point: str) -> None:
 
 
 def check_append(batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes]) -> None:
-    """Refuse what cannot be stored; return if everything can.
-
-    Raises:
-        TypeError: a value has a type that a store cannot keep.
-    """
+    """Refuse what cannot be stored; return if everything can."""
     for batch in batches:
         _check_batch(batch)
     for payload_hash, payload in payloads.items():
@@ -53,12 +52,6 @@ def check_append(batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash,
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
-    """Refuse a snapshot that cannot be stored; return if it can.
-
-    Raises:
-        TypeError: as `check_append`.
-        ValueError: as `check_append`.
-    """
     what = f"the snapshot of stream {snapshot.stream!r}"
     _check_integer(snapshot.version, what, "version")
     _check_integer(snapshot.fold_version, what, "fold_version")
@@ -90,11 +83,13 @@ def _check_batch(batch: EncodedBatch) -> None:
     if batch.causation is not None:
         _check_reference(batch.causation, stream)
     for event in batch.events:
-        _check_bytes(event, "an event")
-        try:
-            event.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"an event of stream {stream!r} is not valid UTF-8: {error}") from None
+        if type(event) is not bytes or len(event) > BYTES_MAX:
+            _check_bytes(event, "an event")
+        if not event.isascii():
+            try:
+                event.decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"an event of stream {stream!r} is not valid UTF-8: {error}") from None
 
 
 def _check_reference(reference: str, stream: str) -> None:

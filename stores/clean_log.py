@@ -32,6 +32,7 @@ LOGGERS: Final = (
     "refold.stores",
     "refold.subagent",
     "refold.tool",
+    "refold.tracing",
     "httpx",
     "httpcore.connection",
     "httpcore.http11",
@@ -46,7 +47,6 @@ _lock = threading.Lock()
 
 
 def in_use(redaction: Redaction) -> Redaction:
-    """Return a redaction, whose secrets stay out of the program's log as long as it is there."""
     global _in_use
     if redaction:
         with _lock:
@@ -55,7 +55,6 @@ def in_use(redaction: Redaction) -> Redaction:
 
 
 def without_known_secrets(text: str) -> str:
-    """Return `text` without the secrets that any redaction in use knows."""
     for known in _in_use:
         redaction = known()
         if redaction is not None:

@@ -21,7 +21,7 @@ from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import EncodedBatch, Snapshot, StoredEvent, StreamHead, first_chain, next_chain
 from refold.stores.event_store import EventStore
-from refold.stores.sample_batches import batch, expected_events, payload
+from refold.stores.sample_batches import batch, expected_events, fork, payload
 
 ODD_NAMES = (
     "session/a/b//c",
@@ -68,6 +68,9 @@ async def refused(append: Coroutine[None, None, object], *errors: type[Exception
 
 class EventStoreConformance:
     """Tests of the contract; subclass it, give `make_store`, and let pytest collect the subclass."""
+
+    knows_forks = True
+    """Whether a stream can go on from another one (`refold.stores.forked`); a store that has it False refuses forks."""
 
     async def make_store(self) -> EventStore:
         """Return a new, empty store."""
@@ -196,6 +199,51 @@ class EventStoreConformance:
             await store.append([batch("session/a", version)])
         assert [event.version for event in await store.read_stream("session/a")] == [1, 2, 3]
         assert len(await store.read_all()) == 3
+
+    # Forks.
+
+    @with_store
+    async def test_a_fork_begins_with_its_prefix_under_the_origins_name(self, store: EventStore) -> None:
+        """Or it is refused by a store that does not know forks, and nothing is left."""
+        await store.append([batch("session/a", 0, 3), batch("session/a", 3, 2)])
+        given = [fork("session/b", "session/a", 3, 2), batch("session/b", 5), fork("session/c", "session/b", 5)]
+        if not self.knows_forks:
+            await refused(store.append(given), WrongExpectedVersion)
+            assert await store.read_stream("session/b") == []
+            return
+        appended = [*await store.append(given[:2]), *await store.append(given[2:])]
+        assert [place.version for place in appended] == [5, 6, 6]
+        assert appended[0].chain == next_chain(first_chain("session/b"), given[0]), "what it begins with is only named"
+        own = expected_events(given, appended)
+        prefix = (await store.read_stream("session/a"))[:3]
+        assert await store.read_stream("session/b") == [*prefix, *own[:3]]
+        assert await store.read_stream("session/c") == [*prefix, *own[:2], own[3]]
+        assert (await store.read_all())[5:] == own, "each event is in the log once"
+        assert [head.version for head in await store.list_streams()] == [5, 6, 6]
+        whole = await store.read_stream("session/c")
+        for after in range(7):
+            for limit in (0, 1, 2, 4, None):
+                page = await store.read_stream("session/c", after_version=after, limit=limit)
+                assert page == whole[after:][:limit], (after, limit)
+        await store.append([batch("session/a", 5), batch("session/c", 6)])
+        assert (await store.read_stream("session/c"))[:6] == whole, "what an origin gets later is not its forks'"
+
+    @with_store
+    async def test_a_fork_of_what_is_not_there_is_refused(self, store: EventStore) -> None:
+        if not self.knows_forks:
+            raise unittest.SkipTest(f"{type(store).__name__} does not know forks")
+        await store.append([batch("session/a", 0, 2), batch("session/b", 0, 2)])
+        kept = await store.read_all()
+        for given in (
+            fork("session/new", "session/a", 3),
+            fork("session/new", "session/gone", 1),
+            fork("session/b", "session/a", 2),
+            fork("session/new", "session/new", 1),
+        ):
+            await refused(store.append([batch("session/other", 0), given]), WrongExpectedVersion, ValueError)
+            assert await store.read_all() == kept
+        await store.append([fork("session/new", "session/a", 2)])
+        assert len(await store.read_stream("session/new")) == 3
 
     # What is refused leaves nothing.
 
@@ -478,6 +526,9 @@ class EventStoreConformance:
         kept = payload(b"prompt")
         batches = [batch("session/a", 0, 2, pending=("model",)), batch(ODD_NAMES[3], 0, causation="session/a@1")]
         appended = await store.append(batches, kept)
+        if self.knows_forks:
+            batches.append(fork("session/b", "session/a", 1))
+            appended += await store.append(batches[-1:])
         snapshot = Snapshot(
             stream=StreamName("session/a"), version=2, chain=appended[0].chain, fold_version=1, state=b"state"
         )
@@ -487,6 +538,9 @@ class EventStoreConformance:
         try:
             assert await again.read_all() == expected_events(batches, appended)
             assert await again.list_streams() == heads
+            assert [event.stream for event in await again.read_stream("session/b")] == (
+                ["session/a", "session/b"] if self.knows_forks else []
+            )
             assert [head.stream for head in await again.list_streams(with_pending=True)] == ["session/a"]
             assert await again.read_payloads(kept) == kept
             assert await again.load_snapshot("session/a") == snapshot

@@ -5,16 +5,24 @@ Read `refold.events.core.records` first for the shapes. The docstrings below are
 decisions and reads no clock. One store object has one writer: the journal calls `append` one at a time; reads
 may run at any time, beside an append too, and see only whole, committed batches. `WholeLog` adds what a store gives so
 that its whole log can be exported, and `ErasableLog` what it gives so that streams can be deleted: all stores that
-Refold brings give both, yours may. A store of many sessions gives `ListedLog` too, so that they are listed quickly.
+Refold brings give both, yours may. A store of many sessions gives `ListedLog` too, so that they are listed quickly, and
+one that writes in a thread of its own `AppendsAtOnce`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
+
+TellProgress: TypeAlias = Callable[[str, int, int | None], object]
+"""Is told how far long work is, in any thread: what is counted, how many are done, and of how many; None = unknown."""
+
+
+def untold(what: str, done: int, total: int | None) -> None:
+    """Tell nothing of how far work is."""
 
 
 class EventStore(Protocol):
@@ -32,8 +40,8 @@ class EventStore(Protocol):
 
         On return everything is as durable as the store promises. Batches may be of several streams, or several
         of one stream, each then expecting the version that the one before leaves. Batches get increasing
-        positions in the order given. A payload that is already stored is not written again. Payloads may come without
-        a batch; with neither, nothing happens.
+        positions in the order given. A payload that is already stored is not written again, unless damage made other
+        bytes of it. Payloads may come without a batch; with neither, nothing happens.
 
         The append is not interrupted by cancellation: a caller cancelled meanwhile gets CancelledError only
         after the outcome is settled.
@@ -104,6 +112,25 @@ class EventStore(Protocol):
 
     async def close(self) -> None:
         """Release everything; a second call changes nothing. Later calls raise PersistenceError."""
+        ...
+
+
+class AppendsAtOnce(EventStore, Protocol):
+    """An event store that begins an append without a coroutine, so that nobody needs a task to wait for it."""
+
+    def begin_append(
+        self,
+        batches: Sequence[EncodedBatch],
+        payloads: Mapping[PayloadHash, bytes],
+        done: Callable[[list[Appended] | BaseException], object],
+    ) -> bool:
+        """Begin to append; later, the loop calls `done` with what `append` would return or raise.
+
+        What is wrong with the arguments, or that the store is closed, is raised at once.
+
+        Returns:
+            False where something has to be waited for first: nothing was begun, and `append` is to be called.
+        """
         ...
 
 

@@ -21,9 +21,9 @@ import msgspec
 from refold.events.core.codec import EventCodec
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.event import Event
-from refold.events.core.ids import EventRef, StreamName, version_in
+from refold.events.core.ids import EventRef, StreamName
 from refold.events.core.pure_core import PureCore, Versioned, evolve_all, keys_of
-from refold.events.core.records import Snapshot, StoredEvent
+from refold.events.core.records import Snapshot, StoredEvent, version_in
 from refold.events.core.state_codec import Piece, StateCodec
 from refold.stores.append_rules import BYTES_MAX
 from refold.stores.event_store import EventStore
@@ -113,10 +113,6 @@ class Fold(Generic[S, E]):
             position: that of the last to be folded; None = wherever they are.
             after: None = none is returned; else no snapshot of a later version is used.
             sealed: whether a long history in the state may stay encoded until it is looked at.
-
-        Raises:
-            LogFormatError: an event cannot be decoded, or contradicts those before it.
-            PersistenceError: the log cannot be read.
         """
         returned: list[StoredEvent] = []
         most = EVENTS_PER_PAGE if snapshots_from is None else min(snapshots_from, EVENTS_PER_PAGE)
@@ -131,8 +127,8 @@ class Fold(Generic[S, E]):
                     page, room, reached = later, EVENTS_PER_PAGE, self.version
                 most = EVENTS_PER_PAGE
             over = len(page) < room
-            new = [item for item in page if item.version > reached]
-            wanted = [item for item in new if _is_wanted(item, version, position)]
+            new = page if not page or page[0].version > reached else [item for item in page if item.version > reached]
+            wanted = new if version is position is None else [i for i in new if _is_wanted(i, version, position)]
             await self.advance(wanted)
             if after is not None:
                 returned += [item for item in wanted if item.version > after]
@@ -140,11 +136,7 @@ class Fold(Generic[S, E]):
                 return returned
 
     async def advance(self, stored: Sequence[StoredEvent]) -> None:
-        """Fold the next events, in order; give the loop back between many.
-
-        Raises:
-            LogFormatError: one cannot be decoded, or contradicts those before it.
-        """
+        """Fold the next events, in order; give the loop back between many."""
         if self.first is None and stored:
             self.first = stored[0]
         begin = size = 0
@@ -164,10 +156,10 @@ class Fold(Generic[S, E]):
         except LogFormatError as error:
             raise LogFormatError(f"stream {self.stream}: {error}") from error.__cause__
         self.at = stored[-1].at
-        for item in stored:
-            if item.version == item.batch:
-                self._batch, self._chain = item.batch, item.chain or b""
-                self.causes = causes_after(self.causes, item.pending or (), item.version, item.correlation)
+        firsts = [item for item in stored if item.version == item.batch]
+        if firsts:
+            self._batch, self._chain = firsts[-1].batch, firsts[-1].chain or b""
+            self.causes = _causes_behind(self.causes, firsts)
 
     # Snapshots
 
@@ -209,10 +201,7 @@ class Fold(Generic[S, E]):
         return None
 
     async def snapshot(self) -> Snapshot | None:
-        """Return a snapshot of what is folded; None = the kind has none, or this state cannot be kept.
-
-        The state must be at the end of a batch.
-        """
+        """Return a snapshot of what is folded, up to the end of a batch; None where none can be kept."""
         codec = state_codec(self._core)
         if codec is None or self.first is None:
             return None
@@ -262,8 +251,26 @@ def causes_after(before: Causes, pending: Sequence[str], version: int, correlati
     return {key: before.get(key, (version, origin)) for key in keys_of(pending)}
 
 
+def _causes_behind(before: Causes, firsts: Sequence[StoredEvent]) -> Causes:
+    """Return the same after several batches, of each of which the first event is given.
+
+    What is pending at their end was asked for by the first batch from which on it always was; so the last are enough.
+    What names no event is an error in all of them.
+    """
+    for first in firsts:
+        if first.correlation is not None:
+            version_in(first.correlation)
+    asked = frozenset(keys_of(firsts[-1].pending or ()))
+    begin = len(firsts)
+    while begin and not asked.isdisjoint(firsts[begin - 1].pending or ()):
+        begin -= 1
+    causes: Causes = {} if begin else before
+    for first in firsts[begin:]:
+        causes = causes_after(causes, first.pending or (), first.version, first.correlation)
+    return causes
+
+
 def state_codec(core: PureCore[S, Any, Any]) -> StateCodec[S] | None:
-    """Return what encodes the states of a core; None = no snapshots are kept of them."""
     return _codec_of(type(core.initial())) if core.fold_version else None
 
 
@@ -296,7 +303,6 @@ async def _slices(body: memoryview) -> AsyncIterator[memoryview]:
 
 
 async def _digest(snapshot: Snapshot, body: memoryview) -> bytes:
-    """Return the digest of a snapshot, over what it says of itself and `body`."""
     said = (snapshot.stream, snapshot.version, snapshot.chain, snapshot.fold_version)
     digest = hashlib.sha256(_encode_header(said))
     async for part in _slices(body):

@@ -15,8 +15,8 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from refold.events.core.errors import LogFormatError
-from refold.events.core.ids import EventRef, StreamName, event_ref
-from refold.events.core.records import EncodedBatch, StoredEvent, StreamHead
+from refold.events.core.ids import EventRef, StreamName
+from refold.events.core.records import EncodedBatch, StoredEvent, StreamHead, event_ref
 from refold.stores.event_store import EventStore
 
 ReadOwn: TypeAlias = Callable[[StreamName, int, int | None], list[StoredEvent]]
@@ -66,17 +66,26 @@ def forks_at(batch: EncodedBatch) -> ForkPoint | None:
     return origin_in(batch, batch.expected_version + 1) if batch.begins_fork else None
 
 
-def joined(read_own: ReadOwn, stream: str, after_version: int, limit: int | None) -> list[StoredEvent]:
+def begins_behind(place: ForkPoint | None, version_of: Callable[[str], int]) -> int:
+    """Return the version behind which a new stream begins: 0, or that of the event which a fork goes on from.
+
+    `version_of` gives the version of a stream, 0 where there is none.
+    """
+    return place.version if place is not None and version_of(place.stream) >= place.version else 0
+
+
+def joined(
+    own: list[StoredEvent], read_own: ReadOwn, stream: str, after_version: int, limit: int | None
+) -> list[StoredEvent]:
     """Return the events of a stream behind a version, those of the prefix that it begins with first.
 
-    Raises:
-        LogFormatError: what it goes on from is not in the log.
+    `own` is what `read_own` gives of the stream itself.
     """
     name, most, last = StreamName(stream), limit, None
     parts: list[list[StoredEvent]] = []
     after = max(after_version, 0)
     while True:
-        found = read_own(name, after_version, most)
+        found = own if last is None else read_own(name, after_version, most)
         parts.append(found if last is None else [event for event in found if event.version <= last])
         begins_later = bool(found) and found[0].version > after + 1
         place = origin_in(found[0], found[0].version) if begins_later else None
@@ -93,11 +102,7 @@ def joined(read_own: ReadOwn, stream: str, after_version: int, limit: int | None
 
 
 async def fork_of(store: EventStore, head: StreamHead) -> Fork | None:
-    """Return what a stream goes on from, given its end; None = it begins with its own version 1.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Return what a stream goes on from, given its end; None = it begins with its own version 1."""
     first = await store.read_stream(head.stream, limit=1)
     if not first or first[0].stream == head.stream:
         return None
@@ -118,14 +123,7 @@ async def own_events(store: EventStore, head: StreamHead) -> int:
 
 
 async def forks_in(store: EventStore, *, prefix: str) -> AsyncIterator[Fork]:
-    """Yield the streams that go on from another one, in order of their names.
-
-    Args:
-        prefix: only names that begin with it.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Yield the streams with a prefix that go on from another one, in order of their names."""
     after = ""
     names_forks = getattr(store, "names_of_forks", None)
     while heads := await store.list_streams(prefix=prefix, after=after, limit=STREAMS_PER_PAGE):

@@ -10,7 +10,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from refold.events.core.errors import PersistenceError, StreamDeleted, WrongExpectedVersion
-from refold.events.core.ids import PayloadHash
+from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import (
     Appended,
     EncodedBatch,
@@ -19,10 +19,11 @@ from refold.events.core.records import (
     StreamHead,
     first_chain,
     next_chain,
+    stored_events,
 )
 from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
 from refold.stores.event_store import ListedPayload, Tombstone
-from refold.stores.forked import forks_at, joined, origin_in
+from refold.stores.forked import begins_behind, forks_at, joined, origin_in
 
 
 class InMemoryStore:
@@ -66,12 +67,12 @@ class InMemoryStore:
             head = heads.get(batch.stream) or self._heads.get(batch.stream)
             if head is not None and batch.begins_fork:
                 raise WrongExpectedVersion(batch.stream, 0, head.version)
-            version = head.version if head else self._begins_behind(batch)
+            version = head.version if head else begins_behind(forks_at(batch), self._version_of)
             if version != batch.expected_version:
                 raise WrongExpectedVersion(batch.stream, batch.expected_version, version)
             chain = next_chain(head.chain if head else first_chain(batch.stream), batch)
             position = last + len(events) + 1
-            events += _stored_events(batch, position, chain)
+            events += stored_events(batch, position, chain)
             version += len(batch.events)
             heads[batch.stream] = StreamHead(stream=batch.stream, version=version, chain=chain, pending=batch.pending)
             appended.append(Appended(stream=batch.stream, position=position, version=version, chain=chain))
@@ -80,11 +81,9 @@ class InMemoryStore:
         self._fault("append.committed")
         return appended
 
-    def _begins_behind(self, batch: EncodedBatch) -> int:
-        """Return the version behind which a new stream begins: 0, or that of the event which a fork goes on from."""
-        place = forks_at(batch)
-        origin = self._heads.get(place.stream) if place is not None else None
-        return place.version if place is not None and origin is not None and origin.version >= place.version else 0
+    def _version_of(self, stream: str) -> int:
+        head = self._heads.get(stream)
+        return head.version if head is not None else 0
 
     def _keep(
         self, events: list[StoredEvent], heads: dict[str, StreamHead], payloads: Mapping[PayloadHash, bytes]
@@ -100,7 +99,8 @@ class InMemoryStore:
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
         self._require_open()
-        return joined(self._read_own, stream, after_version, limit)
+        own = self._read_own(StreamName(stream), after_version, limit)
+        return joined(own, self._read_own, stream, after_version, limit)
 
     def _read_own(self, stream: str, after_version: int, limit: int | None) -> list[StoredEvent]:
         return _page(self._streams.get(stream, []), after_version, limit)
@@ -139,19 +139,16 @@ class InMemoryStore:
         return self._snapshots.get(stream)
 
     async def list_payloads(self, *, after: str = "", limit: int) -> list[ListedPayload]:
-        """Return at most `limit` payloads whose hashes are greater than `after`, in order of the hashes."""
         self._require_open()
         check_limit(limit)
         names = nsmallest(limit, (name for name in self._payloads if name > after))
         return [ListedPayload(name, len(self._payloads[name])) for name in names]
 
     async def removed_position(self) -> int:
-        """Return the highest position that was ever removed."""
         self._require_open()
         return self._removed_position
 
     async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
-        """Return at most `limit` tombstones with a greater position, in its order."""
         self._require_open()
         check_limit(limit)
         later = (tombstone for tombstone in self._tombstones.values() if tombstone.position > after_position)
@@ -205,34 +202,6 @@ class InMemoryStore:
     def _require_open(self) -> None:
         if self._closed:
             raise PersistenceError(f"the store {self.name} is closed; open another")
-
-
-def _stored_events(batch: EncodedBatch, position: int, chain: bytes) -> list[StoredEvent]:
-    version = batch.expected_version + 1
-    first = StoredEvent(
-        position=position,
-        stream=batch.stream,
-        version=version,
-        batch=version,
-        at=batch.at,
-        data=batch.events[0],
-        correlation=batch.correlation,
-        causation=batch.causation,
-        chain=chain,
-        pending=batch.pending,
-    )
-    rest = [
-        StoredEvent(
-            position=position + index,
-            stream=batch.stream,
-            version=version + index,
-            batch=version,
-            at=batch.at,
-            data=data,
-        )
-        for index, data in enumerate(batch.events[1:], start=1)
-    ]
-    return [first, *rest]
 
 
 def _page(events: list[StoredEvent], after: int, limit: int | None) -> list[StoredEvent]:

@@ -6,14 +6,15 @@ the state that the actor had, bit for bit; a place inside a batch is a place as 
 Where a log ends, found with a few small reads of any store.
 """
 
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from refold.events.core.codec import EventCodec
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.event import Event
 from refold.events.core.pure_core import PureCore, Versioned
+from refold.stores.append_rules import POSITION_MAX
 from refold.stores.event_store import EventStore
 from refold.stores.folding import Fold
 
@@ -70,41 +71,38 @@ async def _time_at(store: EventStore, position: int) -> int:
     return found[0].at if found and found[0].position == position else 0
 
 
-_POSITION_MAX: Final = 2**62
-
-
 async def last_position(store: EventStore) -> int:
     """Return the position of a log's last event, or 0 if it has none.
 
     What is appended meanwhile may or may not be seen. It takes two reads of one event per binary digit of the position.
-
-    Raises:
-        PersistenceError: the log cannot be read.
     """
     known, beyond = 0, 1
-    while found := await store.read_all(after_position=beyond - 1, limit=1):
-        known = found[0].position
-        if known >= _POSITION_MAX:
+    while found := await _position_from(store, beyond):
+        known = found
+        if known >= POSITION_MAX:
             break
         beyond = 2 * known
     low, high = known, beyond
     # Some event has position `known`, and none has `beyond` or a later one.
     while high - low > 1:
         middle = (low + high) // 2
-        found = await store.read_all(after_position=middle - 1, limit=1)
+        found = await _position_from(store, middle)
         if found:
-            low = found[0].position
+            low = found
         else:
             high = middle
     return low
 
 
-async def position_before_last(store: EventStore, count: int) -> int:
-    """Return the position after which a log's last `count` events come; 0 if it has no more than those.
+async def _position_from(store: EventStore, position: int) -> int:
+    found = await store.read_all(after_position=position - 1, limit=1)
+    if found and found[0].position < position:
+        raise PersistenceError(f"{store.name} gives position {found[0].position} for what comes from {position} on")
+    return found[0].position if found else 0
 
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+
+async def position_before_last(store: EventStore, count: int) -> int:
+    """Return the position after which a log's last `count` events come; 0 if it has no more than those."""
     last = await last_position(store)
     if count == 0:
         return last

@@ -3,8 +3,10 @@
 import hashlib
 from collections.abc import Sequence
 
+import msgspec
+
 from refold.events.core.ids import EventRef, PayloadHash, StreamName
-from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.events.core.records import Appended, EncodedBatch, StoredEvent, stored_events
 
 
 def batch(
@@ -29,29 +31,18 @@ def batch(
     )
 
 
+def fork(stream: str, origin: str, version: int, events: int = 1) -> EncodedBatch:
+    """Return the first own batch of a stream that goes on from a version of another one."""
+    place = f"{origin}@{version}"
+    first = batch(stream, version, events, correlation=place, causation=place)
+    return msgspec.structs.replace(first, begins_fork=True)
+
+
 def payload(data: bytes) -> dict[PayloadHash, bytes]:
     return {PayloadHash(hashlib.sha256(data).hexdigest()): data}
 
 
 def expected_events(batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> list[StoredEvent]:
     """Return what a store must give back of batches that it says are at these places."""
-    events: list[StoredEvent] = []
-    for given, place in zip(batches, appended, strict=True):
-        first = given.expected_version + 1
-        for index, data in enumerate(given.events):
-            head = index == 0
-            events.append(
-                StoredEvent(
-                    position=place.position + index,
-                    stream=given.stream,
-                    version=first + index,
-                    batch=first,
-                    at=given.at,
-                    data=data,
-                    correlation=given.correlation if head else None,
-                    causation=given.causation if head else None,
-                    chain=place.chain if head else None,
-                    pending=given.pending if head else None,
-                )
-            )
-    return events
+    pairs = zip(batches, appended, strict=True)
+    return [event for given, place in pairs for event in stored_events(given, place.position, place.chain)]

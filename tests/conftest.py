@@ -1,4 +1,4 @@
-"""What holds for every test run: asyncio's debug mode, bytecode, and how hypothesis searches."""
+"""What holds for every test run: asyncio's debug mode, bytecode, what can be imported, and how hypothesis searches."""
 
 import asyncio
 import asyncio.constants
@@ -6,6 +6,8 @@ import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -34,6 +36,12 @@ vars(asyncio)["BaseEventLoop"]._check_callback = _check_unless_step
 # compiles all that it imports. Only `python -B` keeps a run from writing it.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     sys.dont_write_bytecode = False
+
+# These can be imported, and nothing else that lies beside them.
+for _name in ("benchmarks", "examples"):
+    _package = ModuleType(_name)
+    _package.__path__ = [str(Path(__file__).parents[1] / _name)]
+    sys.modules.setdefault(_name, _package)
 
 # No wall clock decides whether a test passes. Elsewhere examples are drawn anew in each run; a CI run repeats itself.
 settings.register_profile(
@@ -70,7 +78,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def work_put(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """All work that is given to threads for files and SQLite connections from now on."""
-    from refold.stores.sqlite.serial_worker import SerialWorker
+    from refold.stores.sqlite.connection import SerialWorker
 
     given: list[object] = []
     put = SerialWorker.put
@@ -90,6 +98,7 @@ async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reported.append(context))
     before = asyncio.all_tasks()
+    gc.freeze()  # What was there before need not be looked at below.
     yield
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert left == set()

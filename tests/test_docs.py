@@ -4,13 +4,15 @@ How a block's fence opens says how it runs:
 
     ```python              by itself, as if pasted into a new file; `await` is allowed at the top level
     ```python continues    after the blocks above it, down from the last one that runs by itself, with their names
-    ```python not-run      never (it needs a key, a network or another package), but it must compile
+    ```python within NAME  between the two texts of that name in tests/surroundings.py (also `continues within NAME`)
+    ```python saved        as the file that its first line names, by a test of its page
 
 A block has no `>>>` prompts. What it promises it may say with `assert`.
 """
 
 import ast
 import asyncio
+import html
 import inspect
 import pkgutil
 import re
@@ -22,6 +24,8 @@ from types import CodeType, ModuleType
 
 import pytest
 
+from tests.surroundings import SURROUNDINGS
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,7 +33,6 @@ DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<ticks>`{3,})(?P<words>[^`\n]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks)`* *$", re.M | re.S
 )
-WAYS_TO_RUN: list[list[str]] = [[], ["continues"], ["not-run"]]
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,15 @@ class Block:
     def __str__(self) -> str:
         return f"{self.document.name}:{self.line}"
 
-    def compiled(self) -> CodeType:
-        """Return its code, with the document's own line numbers for tracebacks."""
-        source = "\n" * (self.line - 1) + self.code
-        code = compile(source, self.document, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        assert isinstance(code, CodeType)
-        return code
+    def program(self) -> list[CodeType]:
+        """Return its code between what stands around it, with the document's own line numbers for tracebacks."""
+        before, after = SURROUNDINGS[self.way[-1]] if "within" in self.way else ("", "")
+        found: list[CodeType] = []
+        for part in (before, "\n" * (self.line - 1) + self.code, after):
+            code = compile(part, self.document, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            assert isinstance(code, CodeType)
+            found.append(code)
+        return found
 
 
 def python_blocks(text: str, document: Path) -> list[Block]:
@@ -69,26 +75,28 @@ def stories(blocks: list[Block]) -> list[list[Block]]:
     found: list[list[Block]] = []
     for block in blocks:
         match block.way:
-            case []:
+            case [] | ["within", _]:
                 found.append([block])
-            case ["continues"]:
+            case ["continues"] | ["continues", "within", _]:
                 assert found, f"{block} continues nothing"
                 assert found[-1][0].document == block.document, f"{block} continues nothing"
                 found[-1].append(block)
-            case _:
-                continue
+            case way:
+                assert way == ["saved"], f"{block}: how does it run? The top of tests/test_docs.py tells the ways"
+                assert re.match(r"# \w+\.py\n", block.code), f"{block} names no file"
     return found
 
 
 def run(story: list[Block], monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Run a story as `__main__` in `folder`, on one event loop; a block without `await` runs outside of the loop."""
     module = ModuleType("__main__")
+    # What is shown of a provider reads its key from the environment.
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
     # Decorators and type hints look their module up by its name.
     monkeypatch.setitem(sys.modules, "__main__", module)
     monkeypatch.chdir(folder)
     with asyncio.Runner() as runner:
-        for block in story:
-            code = block.compiled()
+        for code in [code for block in story for code in block.program()]:
             if code.co_flags & inspect.CO_COROUTINE:
                 runner.run(eval(code, module.__dict__))
             else:
@@ -123,6 +131,21 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
             assert heading in anchors, f"{document.name}: {target}"
 
 
+def test_every_document_has_a_place_in_the_site() -> None:
+    listed = re.findall(r"^ +- ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    documents = {path.name for path in DOCUMENTS if path != README}
+    assert documents - set(listed) == set(), "add it to the nav of mkdocs.yml"
+    assert len(listed) == len(set(listed))
+
+
+def test_the_drawing_of_the_architecture_shows_its_text() -> None:
+    pictures = ROOT / "docs" / "pictures"
+    labels = re.findall(r'label="([^"]+)"', (pictures / "message.dot").read_text(encoding="utf-8"))
+    drawn = html.unescape((pictures / "message.svg").read_text(encoding="utf-8"))
+    shown = re.findall(r"<text[^>]*>([^<]+)</text>", drawn.replace("\xa0", " "))
+    assert sorted(shown) == sorted(line for label in labels for line in label.split("\\n"))
+
+
 def test_the_readme_shows_the_commands_that_ci_runs() -> None:
     commands = re.findall(
         r"^ *(python3 -m venv \.venv && .+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M
@@ -137,12 +160,8 @@ def test_the_readme_names_what_an_installation_brings() -> None:
     names = sorted(re.split(r"[<>=]", needed)[0] for needed in project["dependencies"])
     words = " ".join(README.read_text(encoding="utf-8").split())
     assert f"It brings {', '.join(names[:-1])} and {names[-1]};" in words
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_a_block_says_how_it_runs_and_compiles(block: Block) -> None:
-    assert block.way in WAYS_TO_RUN, f"{block}: write ```python, ```python continues or ```python not-run"
-    assert block.compiled()
+    extras = words.partition("extras, as in")[2].partition("## ")[0]
+    assert set(re.findall(r"`\[(\w+)\]`", extras)) == set(project["optional-dependencies"])
 
 
 @pytest.mark.parametrize("story", stories(BLOCKS), ids=lambda story: str(story[0]))
@@ -211,10 +230,6 @@ async def main():
 
 asyncio.run(main())
 ```
-
-```python not-run
-import nothing_of_that_name
-```
 """
 
 
@@ -230,7 +245,7 @@ def test_blocks_run_in_order_with_shared_names_and_the_documents_line_numbers(
 
 
 @pytest.mark.parametrize(
-    "text", ["```python continues\nx = 1\n```\n", "```python not-run\nx = 1\n```\n```python continues\n```\n"]
+    "text", ["```python continues\nx = 1\n```\n", "```python saved\n# x.py\n```\n```python continues\n```\n"]
 )
 def test_a_block_must_have_something_to_continue(text: str) -> None:
     with pytest.raises(AssertionError, match="continues nothing"):

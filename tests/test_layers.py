@@ -28,6 +28,7 @@ PURE_MODULES = {
     "bisect",
     "codecs",
     "collections",
+    "contextlib",
     "copy",
     "dataclasses",
     "enum",
@@ -75,8 +76,21 @@ AT_HOME_IN = {
 }
 """Modules that may be imported only in some places: SQL is the stores' business; clock and randomness are injected."""
 
-HEAVY_MODULES = {"cronsim", "httpx", "hypothesis", "networkx", "numpy", "pydantic", "rich", "typer"}
+HEAVY_MODULES = {"cronsim", "httpx", "hypothesis", "networkx", "numpy", "opentelemetry", "pydantic", "rich", "typer"}
 """What `import refold` must not load."""
+
+NOT_FOR_A_PLAIN_TURN = (
+    *(f"refold.{name}" for name in ("commands", "connections", "inspection.export", "inspection.kinds", "page")),
+    *(f"refold.{name}" for name in ("providers.react", "react", "replay", "tracing", "stores.jsonl")),
+    *(f"refold.memory.{name}" for name in ("embedding", "episodic", "graph", "semantic", "working")),
+    *(f"refold.events.kinds.{name}" for name in ("deduplicator", "episodic", "graph", "semantic", "working_memory")),
+    *sorted(HEAVY_MODULES),
+    "zoneinfo",
+)
+"""How the names begin of what importing a runtime and an agent must not load, since no plain turn needs it."""
+
+RUNTIME_MODULES_MAX = 228
+"""Most modules of ours that importing a runtime and an agent loads; it may fall."""
 
 OF_NO_LAYER = "refold._lazy"
 """Makes the front door of every package; it imports nothing of ours, so all layers may use it."""
@@ -457,6 +471,12 @@ def test_a_layer_and_all_its_public_names_load_none_to_its_right(statement: str,
 
 def test_importing_refold_is_light() -> None:
     assert {name.partition(".")[0] for name in loaded_by("import refold")}.isdisjoint(HEAVY_MODULES)
+
+
+def test_importing_a_runtime_and_an_agent_loads_nothing_that_a_plain_turn_does_not_need() -> None:
+    loaded = loaded_by("from refold import AgentConfig, AgentRuntime, tool")
+    assert not {name for name in loaded if name.startswith(NOT_FOR_A_PLAIN_TURN)}
+    assert len([name for name in loaded if name.startswith("refold")]) <= RUNTIME_MODULES_MAX
 
 
 def lines_too_many(path: Path) -> int:

@@ -4,12 +4,17 @@ import fnmatch
 import json
 import re
 import runpy
+import subprocess
+import sys
 import tomllib
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+import refold
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -21,7 +26,12 @@ FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 REQUIREMENTS: list[str] = [
     *PYPROJECT["build-system"]["requires"],
     *PROJECT["dependencies"],
-    *PYPROJECT["dependency-groups"]["ci"],
+    *(
+        requirement
+        for group in PYPROJECT["dependency-groups"].values()
+        for requirement in group
+        if isinstance(requirement, str)
+    ),
     *(requirement for extra in PROJECT["optional-dependencies"].values() for requirement in extra),
 ]
 
@@ -92,8 +102,18 @@ def test_one_import_name_is_installed() -> None:
     assert (metadata.distribution("refold").read_text("top_level.txt") or "").split() == ["refold"]
 
 
-def test_the_installed_version_is_the_declared_one() -> None:
-    assert metadata.version("refold") == PROJECT["version"]
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    assert metadata.version("refold") == PROJECT["version"] == refold.__version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == PROJECT["version"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.stem)
+def test_a_workflow_runs_only_programs_that_are_there(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    steps = [step for job in workflow.get("jobs", {}).values() for step in job["steps"]]
+    assert steps or "body" in workflow or path.stem == "config"
+    programs = {word for step in steps for word in re.findall(r"(?<!\S)\.ci/\w+(?:\.\w+)*", step.get("run", ""))}
+    assert [program for program in programs if not (ROOT / program).is_file()] == []
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
@@ -122,6 +142,55 @@ def test_each_pin_has_the_hashes_of_its_files_and_both_lists_agree() -> None:
     assert PIN.findall(locked) == PIN.findall((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     hashed = re.compile(PIN.pattern + r"(?: \\\n    --hash=sha256:[0-9a-f]{64})+\n", re.MULTILINE)
     assert re.sub(r"^#.*\n", "", hashed.sub("", locked), flags=re.MULTILINE) == ""
+
+
+DOORS = {
+    "cron": ["first_time(repeat_of('0 9 * * *', 'UTC'), 0)"],
+    "inspect": ["command('inspect', 'events.db')"],
+    "otel": ["current_traceparent()", "SpanSender(None)", "command('trace', 'events.db', '--otlp', 'http://[::1]:1')"],
+    "prometheus": ["prometheus_text(MetricsSnapshot())", "command('metrics', 'events.db', '--prometheus')"],
+    "redis": ["refold.resilience.RedisBreakerState"],
+    "rehearsal": ["refold.scenarios.SessionMachine", "importlib.import_module('refold.scenarios.strategies')"],
+}
+"""What needs each extra."""
+
+WITHOUT_EXTRAS = """
+import importlib, json, sys
+packages, doors = json.loads(sys.argv[1])
+sys.modules.update(dict.fromkeys(packages))
+import refold.agent_runtime, refold.resilience, refold.scenarios
+from refold.commands.cli import app
+from refold.metrics import MetricsSnapshot, prometheus_text
+from refold.sessions.inputs import first_time, repeat_of
+from refold.tracing import SpanSender, current_traceparent
+from typer.testing import CliRunner
+
+def command(*words):
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2, done
+    raise refold.ConfigError(" ".join(done.output.split()))
+
+for door in doors:
+    try:
+        eval(door)
+    except refold.ConfigError as error:
+        print(error)
+"""
+
+
+def test_what_needs_an_extra_that_is_not_installed_says_which_and_all_else_works(tmp_path: Path) -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert DOORS.keys() == extras.keys() - {"dev"}
+    doors = [(door, extra) for extra, listed in DOORS.items() for door in listed]
+    packages = {requirement_name(one).partition("-")[0] for extra in DOORS for one in extras[extra]}
+    told = json.dumps([sorted(packages - {"prometheus"} | {"prometheus_client"}), [door for door, _ in doors]])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WITHOUT_EXTRAS, told], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(doors)
+    for line, (door, extra) in zip(lines, doors, strict=True):
+        assert re.search(rf"need the package \w+: pip install 'refold\[{extra}\]'", line), (door, line)
 
 
 FAULT = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2"]}

@@ -11,10 +11,13 @@ import pytest
 PACKAGES = (
     "refold",
     "refold.actors",
+    "refold.bundles",
     "refold.events",
+    "refold.lineage",
     "refold.memory",
     "refold.metrics",
     "refold.providers",
+    "refold.replay",
     "refold.resilience",
     "refold.scenarios",
     "refold.stores",
@@ -25,6 +28,8 @@ PACKAGES = (
 def test_every_public_name_is_there_and_is_kept(package: str) -> None:
     module = import_module(package)
     assert dir(module) == sorted(module.__all__)
+    beside = {path.stem for path in Path(module.__file__ or "").parent.iterdir()}
+    assert not beside.intersection(module.__all__), "a module takes the place of the name once it is imported"
     for name in module.__all__:
         value = getattr(module, name)
         assert vars(module)[name] is value

@@ -1,6 +1,11 @@
 """What type checkers say of the public API; mypy and pyright read this file, and the tests show that it is true."""
 
-from typing import Any, assert_never, assert_type
+import inspect
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, Self, assert_never, assert_type
 
 import msgspec
 import pytest
@@ -17,6 +22,7 @@ import refold.stores
 from refold.events import SessionState
 from refold.events.session.events import SessionEvent
 from refold.replay import ReplayReport, replay
+from refold.sessions.inputs import RunOverrides
 
 
 @refold.tool
@@ -61,6 +67,74 @@ def planner() -> refold.Agent[Any, Plan]:
         refold.Agent(config=refold.AgentConfig(model="m"), provider=provider, output_type=Plan),
         refold.Agent[Any, Plan],
     )
+
+
+class Database:
+    """What an application depends on."""
+
+
+class Client:
+    """What is entered before it is used."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        return None
+
+
+@asynccontextmanager
+async def open_database() -> AsyncGenerator[Database, None]:
+    yield Database()
+
+
+@contextmanager
+def plain_database() -> Generator[Database, None, None]:
+    yield Database()
+
+
+async def made_database() -> Database:
+    return Database()
+
+
+@refold.guardrail
+def fine(context: refold.RunContext[Any], said: refold.Message) -> None: ...
+
+
+async def test_dependencies_have_their_type_without_naming_it_in_all_forms() -> None:
+    config, provider = refold.AgentConfig(model="m"), refold.ScriptedProvider(["Yes."] * 99)
+    agents: list[refold.Agent[Database, str]] = [
+        assert_type(refold.Agent(config=config, provider=provider, deps=Database()), refold.Agent[Database, str]),
+        assert_type(refold.Agent(config=config, provider=provider, deps=Database), refold.Agent[Database, str]),
+        assert_type(refold.Agent(config=config, provider=provider, deps=open_database), refold.Agent[Database, str]),
+        assert_type(refold.Agent(config=config, provider=provider, deps=open_database()), refold.Agent[Database, str]),
+        assert_type(refold.Agent(config=config, provider=provider, deps=plain_database), refold.Agent[Database, str]),
+        assert_type(refold.Agent(config=config, provider=provider, deps=plain_database()), refold.Agent[Database, str]),
+        assert_type(refold.Agent(config=config, provider=provider, deps=made_database), refold.Agent[Database, str]),
+        assert_type(
+            refold.Agent(config=config, provider=provider, deps=lambda: Database()), refold.Agent[Database, str]
+        ),
+    ]
+    seen: list[object] = []
+
+    def note(context: refold.RunContext[Any]) -> str:
+        seen.append(context.deps)
+        return ""
+
+    clients: list[refold.Agent[Client, str]] = [
+        assert_type(refold.Agent(config=config, provider=provider, deps=Client()), refold.Agent[Client, str]),
+        assert_type(refold.Agent(config=config, provider=provider, deps=Client), refold.Agent[Client, str]),
+    ]
+    every: list[refold.Agent[Any, str]] = [*agents, *clients]
+    for each in every:
+        settings = msgspec.structs.replace(each, config=refold.AgentConfig(model="m", system_prompt=note))
+        async with refold.AgentRuntime(settings) as runtime:
+            await (await runtime.session("s")).send("Go")
+    assert [type(each) for each in seen] == [Database] * len(agents) + [Client] * len(clients)
+    lock = refold.Agent(config=config, provider=provider, deps=Lock())
+    assert_type(lock, refold.Agent[Lock, str])
+    both = refold.Agent(config=config, provider=provider, deps=Database(), output_type=Plan, input_guardrails=[fine])
+    assert_type(both, refold.Agent[Database, Plan])
 
 
 def words_of(outcome: refold.Outcome) -> str:
@@ -128,6 +202,8 @@ async def test_an_output_has_its_type_without_naming_it_again() -> None:
         turn = await session.step("Go")
         assert turn.result is not None
         assert assert_type(turn.result.output, Plan).goal == "tea"
+        with pytest.raises(refold.CommandRejected, match="send an input step by step first"):
+            assert_type(await session.next_turn(), refold.TurnResult[Plan])
         token = refold.CancellationToken()
         token.cancel()
         result = await session.send("Go", cancel=token)
@@ -142,6 +218,72 @@ def test_an_output_has_its_type_where_a_runtime_is_given_the_parts_of_an_agent()
         refold.AgentConfig(model="m"), provider=provider, log=":memory:", output_type=list[int]
     ) as of_parts:
         assert assert_type(of_parts.session("alice").send("Go").output, list[int]) == [1, 2]
+
+
+async def test_an_output_of_one_run_has_the_type_that_was_given_for_it(tmp_path: Path) -> None:
+    agent = refold.Agent(
+        config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider(['{"goal": "tea"}'] * 9)
+    )
+    async with refold.AgentRuntime(agent, log=tmp_path / "events.db") as runtime:
+        session = await runtime.session("alice")
+        assert assert_type(await session.send("Go", output_type=Plan), refold.RunResult[Plan]).output == Plan("tea")
+        handle = assert_type(await session.submit("Go", output_type=Plan, key="k"), refold.RunHandle[Plan])
+        assert assert_type((await handle.result()).output, Plan).goal == "tea"
+        async with assert_type(session.stream("Go", output_type=Plan), refold.RunStream[Plan]) as stream:
+            assert [kind_of(item) async for item in stream][-1] == "RunCompleted"
+        assert assert_type(stream.result.output, Plan).goal == "tea"
+        turn = assert_type(await session.next_turn("Go", output_type=Plan), refold.TurnResult[Plan])
+        assert turn.result is not None
+        assert turn.result.output == Plan("tea")
+        assert_type(await session.step("Go", model="m"), refold.TurnResult)
+        assert_type(await session.submit("Go", key="l", max_turns=2), refold.RunHandle)
+        either = assert_type(
+            await session.send("Go", output_type=Plan if handle.run else None),
+            refold.RunResult[Plan] | refold.RunResult[str],
+        )
+        assert either.output == Plan("tea")
+        connected = refold.connect(tmp_path / "events.db").session("alice")
+        sent = assert_type(await connected.send("Go", output_type=Plan), refold.RunResult[Plan] | refold.Unfinished)
+        assert isinstance(sent, refold.RunResult)
+        run = assert_type(await connected.submit("Go", output_type=Plan), refold.ConnectedRun[Plan])
+        assert [assert_type(sent.output, Plan), (await run.result()).output] == [Plan("tea")] * 2
+        assert_type(connected.stream("Go", output_type=Plan), refold.ConnectedReader[Plan])
+
+
+def test_an_output_of_one_run_has_its_type_for_threads_and_over_connections(tmp_path: Path) -> None:
+    agent = refold.Agent(
+        config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider(['{"goal": "tea"}'] * 9)
+    )
+    log = tmp_path / "events.db"
+    with refold.AgentRuntime(agent, log=log) as runtime, refold.connect(log) as connection:
+        session, connected = runtime.session("alice"), connection.session("alice")
+        assert assert_type(session.send("Go", output_type=Plan), refold.RunResult[Plan]).output == Plan("tea")
+        handle = assert_type(session.submit("Go", output_type=Plan), refold.SyncRunHandle[Plan])
+        assert assert_type(handle.result().output, Plan).goal == "tea"
+        with assert_type(session.stream("Go", output_type=Plan), refold.SyncRunStream[Plan]) as stream:
+            assert [kind_of(item) for item in stream][-1] == "RunCompleted"
+        assert assert_type(stream.result.output, Plan).goal == "tea"
+        assert_type(session.next_turn("Go", output_type=Plan), refold.TurnResult[Plan])
+        with pytest.raises(refold.CommandRejected, match="send an input step by step first"):
+            assert_type(session.next_turn(), refold.TurnResult[str])
+        assert_type(session.send("Go"), refold.RunResult)
+        sent = assert_type(connected.send("Go", output_type=Plan), refold.RunResult[Plan] | refold.Unfinished)
+        assert isinstance(sent, refold.RunResult)
+        assert assert_type(sent.output, Plan).goal == "tea"
+        run = assert_type(connected.submit("Go", output_type=Plan), refold.SyncConnectedRun[Plan])
+        assert assert_type(run.result().output, Plan).goal == "tea"
+        with assert_type(connected.stream("Go", output_type=Plan), refold.SyncConnectedReader[Plan]) as reader:
+            assert [kind_of(item) for item in reader][-1] == "RunCompleted"
+        assert assert_type(reader.result.output, Plan).goal == "tea"
+        assert_type(connected.send("Go"), refold.RunResult | refold.Unfinished)
+
+
+@pytest.mark.parametrize("method", ["send", "submit", "stream", "next_turn"])
+def test_help_on_a_session_names_the_options_of_a_run(method: str) -> None:
+    for face in (refold.Session, refold.SyncSession):
+        named = inspect.signature(getattr(face, method)).parameters
+        assert {"content", "key", "deps", "output_type", "options"} <= named.keys()
+    assert all(f"`{option}`" in str(refold.Session.send.__doc__) for option in RunOverrides.__annotations__)
 
 
 async def test_a_tool_keeps_the_signature_of_its_function() -> None:

@@ -31,8 +31,8 @@ from refold.actors.folded_stream import FoldedStream
 from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Timer
-from refold.actors.kernel.future import ActorFuture
-from refold.actors.kernel.mailbox import Vital
+from refold.actors.kernel.ref import Vital
+from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import StreamName, kind_and_identifier
 from refold.events.core.pure_core import Recorded
@@ -100,13 +100,9 @@ class BreakerActor(Actor):
     # What is asked
 
     def begin(self, call: CallUnderWay | None) -> Permit:
-        """Let a call through. That it is a probe is recorded at once, so that a process that dies of it leaves a trace.
+        """Let a call of a session, or of none, through.
 
-        Args:
-            call: of a session, in which it is made; None = it is made in none.
-
-        Raises:
-            CircuitOpen: it may not be made.
+        That it is a probe is recorded at once, so that a process that dies of it leaves a trace.
         """
         stream = self._log.name
         probe = asked(self.state, kind_and_identifier(stream)[1], self.system.clock.now_us(), stream=stream)
@@ -258,11 +254,6 @@ class BreakerActor(Actor):
             self._recover_later()
 
     async def _all_durable(self) -> None:
-        """Return when the log has everything.
-
-        Raises:
-            PersistenceError: it cannot be read or written.
-        """
         while self._findings or self._log.stale:
             under_way = next((finding for finding in self._findings if not finding.durable.ready()), None)
             if under_way is not None and under_way.offered:
@@ -307,11 +298,7 @@ class BreakerActor(Actor):
                 self._recover_later()
 
     async def _recover(self) -> None:
-        """Read the log, while nothing is written, and decide anew what it lacks.
-
-        Raises:
-            PersistenceError: it cannot be read.
-        """
+        """Read the log, while nothing is written, and decide anew what it lacks."""
         async with self._recovering:
             if self._writes or not self._log.stale:
                 return
@@ -377,7 +364,6 @@ class _FindingAlong:
 
 
 def batches_of(findings: Sequence[_Finding]) -> list[EncodedBatch]:
-    """Return what was decided from findings, all of which were."""
     batches: list[EncodedBatch] = []
     for finding in findings:
         assert finding.batch is not None

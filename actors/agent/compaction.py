@@ -7,10 +7,9 @@ than the model call. The rule: a summary that fails fails no run; the history is
 whole, and the log of the program and the record of the request say so.
 """
 
-import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -24,7 +23,7 @@ from refold.actors.calls.request import (
     context_of,
     sent_digest,
 )
-from refold.actors.calls.results import text_of_error
+from refold.actors.calls.results import passes, text_of_error
 from refold.actors.calls.validation import checked_response
 from refold.actors.effects import Envelope, once_log_allows
 from refold.actors.kernel.clock import Clock
@@ -151,14 +150,12 @@ async def compacted(
     wanted: WantedRequest,
     in_flight: Callable[[Callable[[], BuiltRequest]], AbstractContextManager[None]],
     redaction: Redaction,
+    allowed: Callable[[], Awaitable[object]],
 ) -> WantedRequest:
     """Return what is wanted of a history after it was summarised, if that was needed and did not fail.
 
-    The summary is made by `provider`, unless the policy names one; `in_flight` has its request recorded meanwhile.
-
-    Raises:
-        NotWanted: the run has ended meanwhile.
-        PersistenceError: the log cannot be read.
+    The summary is made by `provider`, unless the policy names one, once `allowed` has returned; `in_flight` has its
+    request recorded meanwhile.
     """
     plain, reference = await requests.plain(wanted)
     remembered = await requests.remembered(wanted, plain)
@@ -170,6 +167,7 @@ async def compacted(
             plan = policy.plan(context_of(plain, wanted, counted))
             if plan is None:
                 return wanted if refused is None else _without(wanted, refused)
+            await allowed()
             request = policy.request(plain, plan)
             digest = sent_digest(asked, request, streamed=False)
             sent = msgspec.structs.replace(reference, sent=digest, unsummarised=wanted.unsummarised)
@@ -177,7 +175,8 @@ async def compacted(
             refers, payloads = with_prepared(sent, changes, TWICE_BYTES_MAX)
             try:
                 with in_flight(functools.partial(_built, wanted, refers, payloads)):
-                    response, text = await _summary(asked, request, plan, redaction)
+                    response = redaction.value(checked_response(await asked.complete(request)))
+                text = summary_text(response, plan)
                 break
             except ProviderError as error:
                 if error.kind != "context_too_long":
@@ -195,11 +194,8 @@ async def compacted(
             model=response.model,
             request=refers,
         )
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # User code (a provider, a count); a summary is not worth a run.
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        if passes(error):
             raise
         return _without(wanted, error)
     envelope = Envelope(command, payloads, vital=True)
@@ -221,16 +217,13 @@ def _built(wanted: WantedRequest, reference: RequestReference, payloads: Mapping
     return wanted.built(reference, summary=True), payloads
 
 
-async def _summary(
-    provider: Provider, request: ModelRequest, plan: SummaryPlan, redaction: Redaction
-) -> tuple[ModelResponse, str]:
-    response = redaction.value(checked_response(await provider.complete(request)))
+def summary_text(response: ModelResponse, plan: SummaryPlan) -> str:
     text = clean_text("\n".join(block.text for block in response.content if isinstance(block, TextBlock))).strip()
     if not text:
         raise Unusable("the summary says nothing", response.usage)
     if about_tokens(text) >= plan.tokens:
         raise Unusable("the summary is no shorter than what it is of", response.usage)
-    return response, text
+    return text
 
 
 def _without(wanted: WantedRequest, error: BaseException) -> WantedRequest:

@@ -1,23 +1,22 @@
 """Guardrails: named functions that look at what is said, and at final answers, and may let either not pass.
 
-An input guardrail runs in the model effect before all else: of a run on which it trips, no model is asked. It is shown
-all that users said and no model has answered yet, so that nothing reaches a model past it: an input that joined the
-run, or one whose run ended before its first answer. An output guardrail is shown a final answer that is accepted. What
-tripped is recorded with the guardrail's name, and a replay asks today's guardrails the same.
+An input guardrail runs in the model effect before all else: of a run on which it trips, no model is asked. One that
+runs in parallel is asked beside the model call, whose answer waits for it. It is shown all that users said and no model
+has answered yet, so that nothing gets past it: an input that joined the run, or one whose run ended before its first
+answer. An output guardrail is shown a final answer that is accepted. What tripped is recorded with the guardrail's
+name, and a replay asks today's guardrails the same.
 
 The rule: a guardrail that raises, or returns anything but None, Allow or Deny, fails the run and lets nothing pass.
 """
 
 import asyncio
 import dataclasses
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, overload
 
 from refold.actors.calls.conversation import own_copy
-from refold.actors.calls.policy import Allow, Deny
-from refold.actors.calls.results import error_words
-from refold.actors.calls.verdicts import final_text
+from refold.actors.calls.policy import Allow, Deny, final_text
+from refold.actors.calls.results import answer_of_user_code
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import Message
 from refold.events.core.errors import AgentLoopError, ConfigError
@@ -28,6 +27,7 @@ from refold.events.model.refused import GuardrailTrip, inputs_unanswered
 from refold.events.model.run_context import RunContext
 
 G = TypeVar("G")
+T = TypeVar("T")
 
 GuardrailDecision: TypeAlias = Allow | Deny | None
 """`Deny(reason)` trips the guardrail; `Allow()` and None let pass."""
@@ -43,6 +43,7 @@ class Guardrail(Generic[G]):
     Attributes:
         name: the log, outcomes and errors call it so.
         function: given the context and what is judged, returns `Deny(reason)` where it does not pass.
+        run_in_parallel: beside the model call, of which nothing is shown or done before all such guardrails let pass.
 
     Raises:
         ConfigError: the name cannot be one, or the function is none.
@@ -50,6 +51,7 @@ class Guardrail(Generic[G]):
 
     name: str
     function: Judging[G]
+    run_in_parallel: bool = False
 
     def __post_init__(self) -> None:
         checked_identifier(self.name, "guardrail name")
@@ -62,11 +64,11 @@ def guardrail(function: Judging[G], /) -> Guardrail[G]: ...
 
 
 @overload
-def guardrail(*, name: str) -> Callable[[Judging[G]], Guardrail[G]]: ...
+def guardrail(*, name: str = "", run_in_parallel: bool = False) -> Callable[[Judging[G]], Guardrail[G]]: ...
 
 
 def guardrail(
-    function: Judging[G] | None = None, /, *, name: str = ""
+    function: Judging[G] | None = None, /, *, name: str = "", run_in_parallel: bool = False
 ) -> Guardrail[G] | Callable[[Judging[G]], Guardrail[G]]:
     """Make a guardrail of a function, for `Agent(input_guardrails=…)` or `Agent(output_guardrails=…)`.
 
@@ -75,6 +77,9 @@ def guardrail(
             model has answered; of answers, the value of the agent's `output_type`, or the text where the agent, or the
             run, has none.
         name: by which it is known; empty = the function's.
+        run_in_parallel: it is asked beside the model call instead of before it: the answer comes as soon, but what a
+            model is told, and costs, it cannot prevent. Nothing of the answer is shown or done before it lets pass,
+            and where it trips, the model call is cancelled. Of input guardrails only.
 
     Raises:
         ConfigError: the name cannot be one.
@@ -86,28 +91,34 @@ def guardrail(
     """
 
     def made(function: Judging[G]) -> Guardrail[G]:
-        return Guardrail(name or getattr(function, "__name__", ""), function)
+        return Guardrail(name or getattr(function, "__name__", ""), function, run_in_parallel)
 
     return made if function is None else made(function)
 
 
 def checked_guardrails(field: str, guardrails: Sequence[object]) -> None:
-    """Return if all are guardrails of different names.
-
-    Raises:
-        ConfigError: one is not.
-    """
+    """Return if all are guardrails of different names, and only those of inputs run in parallel."""
     names: set[str] = set()
     for each in guardrails:
         if not isinstance(each, Guardrail):
             raise ConfigError(f"Agent.{field} must hold guardrails, not {each!r:.80}; decorate it with @guardrail")
         if each.name in names:
             raise ConfigError(f"two of Agent.{field} are named {each.name!r}; give one another name=")
+        if each.run_in_parallel and field != "input_guardrails":
+            raise ConfigError(f"{each.name!r} of Agent.{field} cannot run in parallel: there is no answer to judge yet")
         names.add(each.name)
 
 
+class InputTripped(Exception):
+    """An input guardrail has tripped, so that no answer is wanted."""
+
+    def __init__(self, trip: GuardrailTrip) -> None:
+        super().__init__(str(trip))
+        self.trip = trip
+
+
 class Guardrails:
-    """The guardrails of one agent, asked in their order until one trips.
+    """The guardrails of one agent. The first in their order that trips is told, also of those that run in parallel.
 
     Args:
         of_input: shown what users said.
@@ -121,43 +132,114 @@ class Guardrails:
         of_output: Sequence[Guardrail[Any]] = (),
         read: Callable[[str], object] = str,
     ) -> None:
-        self.judge_inputs = bool(of_input)
-        self._of_input = tuple(of_input)
+        self._first = tuple(each for each in of_input if not each.run_in_parallel)
+        self._beside = tuple(each for each in of_input if each.run_in_parallel)
         self._of_output = tuple(of_output)
         self._read = read
+
+    @property
+    def judge_inputs(self) -> bool:
+        return bool(self._first or self._beside)
 
     async def on_input(
         self, where: RunContext[Any], messages: Sequence[Message], answered: int
     ) -> GuardrailTrip | None:
         """Return which guardrail does not let pass what users have said and no model has answered.
 
-        Args:
-            where: whose it is.
-            messages: the history, in the form in which a model is shown it.
-            answered: how many of them were in a request that was answered, or are its answer.
-
-        Raises:
-            AgentLoopError: one failed.
+        `messages` are the history as a model is shown it, of which so many were in a request that was answered.
         """
-        places = inputs_unanswered(messages, answered) if self.judge_inputs else ()
-        if not places:
+        said = _unanswered(messages, answered) if self.judge_inputs else None
+        if said is None:
             return None
-        said = Message("user", tuple(block for place in places for block in messages[place].content))
-        return await _first_trip("input", self._of_input, where, lambda: own_copy(said))
+        return await _first_trip("input", (*self._first, *self._beside), where, lambda: own_copy(said))
+
+    async def around(
+        self,
+        where: RunContext[Any],
+        messages: Sequence[Message],
+        answered: int,
+        call: Callable[[], Awaitable[T]],
+        passed: Callable[[], None],
+    ) -> T:
+        """Return what the model call returns, made once those of input let pass, or beside those that run in parallel.
+
+        One that trips raises InputTripped, and the model call was not made, or was cancelled. `passed` is called as
+        soon as all let pass, at the latest before this returns. For the other arguments see `on_input`.
+        """
+        said = _unanswered(messages, answered) if self.judge_inputs else None
+        if said is None:
+            passed()
+            return await call()
+        given = said
+        trip = await _first_trip("input", self._first, where, lambda: own_copy(given))
+        if trip is not None:
+            raise InputTripped(trip)
+        if not self._beside:
+            passed()
+            return await call()
+
+        async def judge() -> None:
+            found = await _first_found([_found(each, where, own_copy(given)) for each in self._beside])
+            if found is not None:
+                raise found
+            passed()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                judging = group.create_task(judge())
+                try:
+                    made, failure = await call(), None
+                except Exception as error:  # noqa: BLE001 - raised below, once the input is judged
+                    made, failure = None, error
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
+        if judging.cancelled():  # By other code; a group passes over that.
+            raise AgentLoopError("the input guardrails beside the model call were cancelled before they had judged")
+        if failure is not None:
+            raise failure
+        return cast("T", made)
 
     async def on_output(
         self, response: ModelResponse, where: RunContext[Any], configuration: AgentConfiguration
     ) -> GuardrailTrip | None:
-        """Return which guardrail does not let an accepted answer pass, if it is a final one.
-
-        Raises:
-            AgentLoopError: one failed.
-        """
+        """Return which guardrail does not let an accepted answer pass, if it is a final one."""
         text = final_text(response)
         if text is None or not self._of_output:
             return None
         read = str if configuration.output_instruction is not None else self._read
         return await _first_trip("output", self._of_output, where, lambda: read(text))
+
+
+def _unanswered(messages: Sequence[Message], answered: int) -> Message | None:
+    places = inputs_unanswered(messages, answered)
+    if not places:
+        return None
+    return Message("user", tuple(block for place in places for block in messages[place].content))
+
+
+async def _found(each: Guardrail[Any], where: RunContext[Any], said: Message) -> Exception | None:
+    try:
+        trip = await _first_trip("input", [each], where, lambda: said)
+    except AgentLoopError as error:
+        return error
+    return InputTripped(trip) if trip is not None else None
+
+
+async def _first_found(judging: Sequence[Coroutine[Any, Any, Exception | None]]) -> Exception | None:
+    """Return what the first of several that run beside each other has found; the others are cancelled then."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each) for each in judging]
+        for task in tasks:
+            found = await task
+            if found is not None:
+                for other in tasks:
+                    other.cancel()
+                return found
+    return None
+
+
+def _judged(each: Guardrail[Any], where: RunContext[Any], value: Callable[[], object]) -> object:
+    return each.function(where, value())
 
 
 async def _first_trip(
@@ -167,17 +249,8 @@ async def _first_trip(
     value: Callable[[], object],
 ) -> GuardrailTrip | None:
     for each in guardrails:
-        try:
-            said = each.function(where, value())
-            if inspect.isawaitable(said):
-                said = await said
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # The border to user code: nothing passes of which it has not judged.
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise
-            raise AgentLoopError(f"the {on} guardrail {each.name!r} failed: {error_words(error)}") from error
+        # Nothing passes of which it has not judged.
+        said = await answer_of_user_code(f"the {on} guardrail {each.name!r}", _judged, each, where, value)
         match said:
             case None | Allow():
                 continue

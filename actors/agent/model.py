@@ -10,25 +10,24 @@ import functools
 import logging
 import math
 from collections.abc import AsyncIterable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar, cast
 
 import msgspec
 
 from refold.actors.agent.compaction import NotWanted, Summarising, compacted
-from refold.actors.agent.guardrails import Guardrails
+from refold.actors.agent.guardrails import Guardrails, InputTripped
 from refold.actors.agent.refusals import Refusals, with_refused_turn
 from refold.actors.agent.tree_budget import TreeSpending
+from refold.actors.calls.context import running_context
 from refold.actors.calls.middleware import Hooks
-from refold.actors.calls.policy import Offer, Policy
+from refold.actors.calls.policy import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, CheckSchema, Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import BuiltRequest, OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.calls.results import error_words, lost_connection
 from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
-from refold.actors.calls.tool_context import running_context
 from refold.actors.calls.validation import checked_delta, checked_response
-from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, CheckSchema
 from refold.actors.effects import (
     CANCEL_GRACE_S,
     CallUnderWay,
@@ -43,8 +42,7 @@ from refold.actors.effects import (
 )
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.errors import AskTimeout
-from refold.actors.kernel.mailbox import Vital
-from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.ref import ActorRef, Vital
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.model.configuration import RecoveryFunction
@@ -54,14 +52,8 @@ from refold.events.model.payloads import restored
 from refold.events.model.redacted_stream import RedactedStream
 from refold.events.model.run_context import PromptFunction
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
-from refold.events.session.commands import (
-    RecordGuardrailTrip,
-    RecordModelFailure,
-    RecordModelInterruption,
-    RecordModelResponse,
-    SessionCommand,
-)
-from refold.events.session.events import Verdict
+from refold.events.session.commands import RecordGuardrailTrip, RecordModelFailure, RecordModelResponse
+from refold.events.session.events import ModelInterrupted, Verdict
 from refold.events.session.normalise import recorded_answer
 from refold.stores.event_store import EventStore
 
@@ -77,6 +69,10 @@ IN_FLIGHT_S = 0.02
 
 DELTAS_PER_STEP = 50
 """After so many pieces of an answer that came without a wait, others get a turn."""
+
+
+_FOLLOWS = nullcontext()
+"""Around a call whose request follows from the log."""
 
 
 class StartModelCall(Vital, frozen=True, kw_only=True):
@@ -99,12 +95,22 @@ class _Calling:
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         self.cancelled = False
-        self.partial = PartialResponse()
+        self.passed = asyncio.Event()
+        """Set once the guardrails of input let pass: before, nothing of its answer is passed on."""
+        self.usage: Usage | None = None
+        """Tokens of the whole answer, once it is there, used or not."""
+        self.held: list[Delta] = []
+        """Pieces of its answer that wait for that."""
         self.is_shown = False
         """Whether a piece of its answer has been passed on."""
         self.paid = Usage()
         """Tokens of a summary that cannot be used."""
         self.call = CallUnderWay(message.reply_to.system, message.cause)
+
+    @functools.cached_property
+    def partial(self) -> PartialResponse:
+        """What came of its answer in pieces."""
+        return PartialResponse()
 
 
 class ModelActor(Actor):
@@ -136,7 +142,7 @@ class ModelActor(Actor):
         self._window = window
         self._summariser = summariser or provider
         self._hooks = hooks
-        self._guardrails = guardrails or Guardrails()
+        self._guardrails = guardrails
         self._trees = trees
         self._requests = RequestMaker(
             store, prompt=prompt, offer=offer, recalling=recalling, window=window, hooks=hooks, redaction=redaction
@@ -151,8 +157,8 @@ class ModelActor(Actor):
                 place = (message.reply_to.address, message.key)
                 if place not in self._calls:
                     calling = self._calls[place] = _Calling(message)
-                    calling.task = self.spawn(self._carry_out(calling), name=message.key)
-                    calling.task.add_done_callback(lambda _: self._unbegun(calling))
+                    unbegun = functools.partial(self._unbegun, calling)
+                    calling.task = self.spawn(self._carry_out(calling), name=message.key, over=unbegun)
             case CancelEffect(asker=asker, key=key):
                 running = self._calls.get((asker, key))
                 if running is not None:
@@ -204,29 +210,32 @@ class ModelActor(Actor):
                 spent = await once_log_allows(asking, self.system.clock, str(message), (PersistenceError, AskTimeout))
                 if spent is not None:
                     return EffectEnded(key=message.key, command=_not_asked(message.wanted, spent))
-            if self._guardrails.judge_inputs and (tripped := await self._tripped(message.wanted)) is not None:
-                return EffectEnded(key=message.key, command=tripped)
-            wanted = await self._compacted(message, await self._requests.prompted(message.wanted))
-            calling.paid = wanted.paid
-            response, outgoing = await self._answered(calling, wanted)
-            calling.partial.add(UsageDelta(response.usage))  # It was paid for, used or not.
+            wanted, response, outgoing = await self._guarded(calling)
+            where = wanted.where
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
-            answer = await self._rules.answer(response, wanted.where, outgoing.tools, outgoing.request.tools)
-            rejected = await self._rules.rejection(response, wanted.where, wanted.configuration)
+            answer = await self._rules.answer(response, where, outgoing.tools, outgoing.request.tools)
+            rejected = await self._rules.rejection(response, where, wanted.configuration)
             trip = None
-            if not rejected:
-                trip = await self._guardrails.on_output(response, wanted.where, wanted.configuration)
+            if not rejected and self._guardrails is not None:
+                trip = await self._guardrails.on_output(response, where, wanted.configuration)
         except NotWanted:
             return EffectEnded(key=message.key)
+        except InputTripped as tripped:
+            run, turn, asked = message.wanted.run, message.wanted.turn, message.wanted.asked
+            trip_told = RecordGuardrailTrip(run=run, turn=turn, asked=asked, trip=tripped.trip)
+            return EffectEnded(key=message.key, command=trip_told)
         except ProviderError as error:
             return self._failed(message, error, calling.outgoing)
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as error:  # User code (a provider, a validator) fails its call, nothing else.
             log.warning("%s failed: %s", message, error_words(error), exc_info=error)
-            return self._failed(message, error, calling.outgoing)
-        command: SessionCommand = RecordModelResponse(
+            return self._failed(message, error, calling.outgoing if calling.passed.is_set() else None)
+        refused = outgoing.prepared.refused
+        if response.stop_reason == "refusal":
+            refused = with_refused_turn(refused, wanted, response, answer.content)
+        command = RecordModelResponse(
             run=message.wanted.run,
             turn=message.wanted.turn,
             content=answer.content,
@@ -238,21 +247,38 @@ class ModelActor(Actor):
             verdicts=answer.verdicts,
             rejected=rejected,
             stop_details=response.stop_details,
-            refused=with_refused_turn(outgoing.prepared.refused, wanted, response, answer.content),
+            refused=refused,
             trip=trip,
         )
         return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
 
-    async def _tripped(self, wanted: WantedRequest) -> RecordGuardrailTrip | None:
+    async def _guarded(self, calling: _Calling) -> tuple[WantedRequest, ModelResponse, OutgoingRequest]:
+        """Return the answer to what the guardrails of input let pass, what was wanted then, and the request."""
+        wanted = calling.message.wanted
+
+        async def answered() -> tuple[WantedRequest, ModelResponse, OutgoingRequest]:
+            now = await self._compacted(calling, await self._requests.prompted(wanted))
+            calling.paid = now.paid
+            response, outgoing = await self._answered(calling, now)
+            calling.usage = response.usage
+            return now, response, outgoing
+
+        def passed() -> None:
+            calling.passed.set()
+            for delta in calling.held:
+                self._show(calling, delta)
+            calling.held.clear()
+
+        if self._guardrails is None or not self._guardrails.judge_inputs:
+            passed()
+            return await answered()
         messages, _ = await wanted.conversation.upto(wanted.source, wanted.length)
-        trip = await self._guardrails.on_input(wanted.where, messages, wanted.answered)
-        if trip is None:
-            return None
-        return RecordGuardrailTrip(run=wanted.run, turn=wanted.turn, asked=wanted.asked, trip=trip)
+        return await self._guardrails.around(wanted.where, messages, wanted.answered, answered, passed)
 
     async def _answered(self, calling: _Calling, wanted: WantedRequest) -> tuple[ModelResponse, OutgoingRequest]:
         """Return the answer and its request, of which the more is left out, the more often the provider refuses it."""
-        message, refusals = calling.message, Refusals(self._requests, wanted)
+        message, first = calling.message, wanted
+        refusals: Refusals | None = None
         while True:
             again = functools.partial(self._requests.make, wanted)
             outgoing = await once_log_allows(again, self.system.clock, str(message))
@@ -266,22 +292,22 @@ class ModelActor(Actor):
             except ProviderError as error:
                 if calling.partial.begun:
                     raise
+                refusals = refusals or Refusals(self._requests, first)
                 wanted = await refusals.less(error, wanted, outgoing)
 
-    @contextmanager
     def _in_flight(
         self, message: StartModelCall, built: Callable[[], BuiltRequest], changed: bool = False
-    ) -> Generator[None, None, None]:
+    ) -> AbstractContextManager[None]:
         """Have a request recorded that is not answered at once, and does not follow from the log; nobody waits."""
+        return self._recorded(message, built) if changed or message.wanted.configuration.builds_requests else _FOLLOWS
 
+    @contextmanager
+    def _recorded(self, message: StartModelCall, built: Callable[[], BuiltRequest]) -> Generator[None, None, None]:
         def report() -> None:
             command, payloads = built()
             said = Envelope(command, payloads, vital=True, insist=True, cause=message.cause)
             teller(message.reply_to, said)()
 
-        if not (changed or message.wanted.configuration.builds_requests):
-            yield
-            return
         timer = self.system.clock.call_later(IN_FLIGHT_S, report)
         try:
             yield
@@ -303,10 +329,10 @@ class ModelActor(Actor):
         whole = restored(Message("assistant", own.content), own.payloads).content
         return changed, outgoing.answered_with(cast("tuple[AnswerContent, ...]", whole))
 
-    async def _compacted(self, message: StartModelCall, wanted: WantedRequest) -> WantedRequest:
+    async def _compacted(self, calling: _Calling, wanted: WantedRequest) -> WantedRequest:
         if not isinstance(self._window, Summarising):
             return wanted
-        clock = self.system.clock
+        message, clock = calling.message, self.system.clock
         make = functools.partial(
             compacted,
             self._window,
@@ -317,6 +343,7 @@ class ModelActor(Actor):
             wanted,
             functools.partial(self._in_flight, message),
             self._redaction,
+            calling.passed.wait,
         )
         return await once_log_allows(make, clock, str(message))
 
@@ -331,7 +358,7 @@ class ModelActor(Actor):
 
     async def _answer_of_provider(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
         if not calling.message.wanted.configuration.streaming or not can_stream(self._provider):
-            return self._redaction.value(checked_response(await self._provider.complete(request)))
+            return self._cleaned(checked_response(await self._provider.complete(request)))
         stream = answer_stream(self._provider, request)
         try:
             return await self._last_of(stream, calling)
@@ -347,27 +374,37 @@ class ModelActor(Actor):
             if count % DELTAS_PER_STEP == 0:  # A stream that never waits would keep the loop, also from its reader.
                 await asyncio.sleep(0)
             if isinstance(item, ModelResponse):
-                response = self._redaction.value(checked_response(item))
+                response = self._cleaned(checked_response(item))
                 self._pass_on(calling, pieces.rest())
                 calling.partial.add(UsageDelta(response.usage))
                 return response
             self._pass_on(calling, pieces.pieces([checked_delta(item)]))
         raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
 
+    def _cleaned(self, response: ModelResponse) -> ModelResponse:
+        return response if self._redaction is NOTHING_SECRET else self._redaction.value(response)
+
     def _pass_on(self, calling: _Calling, deltas: Sequence[Delta]) -> None:
-        """Keep pieces of an answer as evidence, and show them to those who follow the session."""
-        wanted = calling.message.wanted
+        """Keep pieces of an answer as evidence, and show them to those who follow the session, once they may see it."""
         for delta in deltas:
             calling.partial.add(delta)
-            if calling.cancelled:  # The provider has swallowed it; what it sends now is evidence, and it is left.
+            # The provider has swallowed a cancellation; what it sends now is evidence, and it is left.
+            if calling.cancelled or (calling.task is not None and calling.task.cancelling()):
                 raise asyncio.CancelledError
-            try:
-                self._observer.streamed(
-                    wanted.session, wanted.run, wanted.turn, delta, asked=wanted.asked, begins=not calling.is_shown
-                )
-            except Exception:
-                log.exception("who watches session %s failed on a piece of an answer", wanted.session)
-            calling.is_shown = True
+            if calling.passed.is_set():
+                self._show(calling, delta)
+            else:
+                calling.held.append(delta)
+
+    def _show(self, calling: _Calling, delta: Delta) -> None:
+        wanted = calling.message.wanted
+        try:
+            self._observer.streamed(
+                wanted.session, wanted.run, wanted.turn, delta, asked=wanted.asked, begins=not calling.is_shown
+            )
+        except Exception:
+            log.exception("who watches session %s failed on a piece of an answer", wanted.session)
+        calling.is_shown = True
 
     async def _close(self, stream: AsyncIterable[object], calling: _Calling) -> None:
         """Let a stream clean up behind itself; how that goes changes nothing about the answer."""
@@ -398,6 +435,8 @@ class ModelActor(Actor):
     def _with_evidence(self, ended: EffectEnded, calling: _Calling) -> EffectEnded:
         """Add what had been streamed of an answer that never came, or could not be used."""
         wanted = calling.message.wanted
+        if calling.usage is not None:
+            calling.partial.add(UsageDelta(calling.usage))
         evidence, payloads = calling.partial.interruption(wanted.turn, wanted.asked)
         return msgspec.structs.replace(ended, evidence=evidence, payloads={**ended.payloads, **payloads})
 
@@ -427,8 +466,8 @@ def _not_asked(wanted: WantedRequest, spent: str) -> RecordModelFailure:
 
 def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> EffectEnded:
     evidence = ended.evidence
-    if not isinstance(evidence, RecordModelInterruption):
-        evidence = RecordModelInterruption(turn=message.wanted.turn, asked=message.wanted.asked)
+    if not isinstance(evidence, ModelInterrupted):
+        evidence = ModelInterrupted(turn=message.wanted.turn, asked=message.wanted.asked)
     return msgspec.structs.replace(ended, evidence=msgspec.structs.replace(evidence, usage=evidence.usage + paid))
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from refold.actors.calls.conversation import HistoryView
+from refold.actors.calls.policy import MESSAGE_CHARACTERS_MAX
 from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.calls.results import error_words
-from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX
 from refold.events.core.content import AnswerContent, Message, tool_uses
 from refold.events.core.errors import ProviderError
 from refold.events.model.messages import ModelResponse
@@ -72,11 +72,6 @@ class Refusals:
         self._first: ProviderError | None = None
 
     async def less(self, error: ProviderError, wanted: WantedRequest, sent: OutgoingRequest) -> WantedRequest:
-        """Return what is wanted instead of a request that was refused.
-
-        Raises:
-            ProviderError: nothing more can be left out, or it is not refused for what it holds.
-        """
         too_long = error.kind == "context_too_long"
         if not too_long and (error.kind not in PERHAPS_CONTENT or names_setting(error.field)):
             raise error
@@ -135,7 +130,7 @@ def with_refused_turn(
 ) -> RefusedParts | None:
     """Return what is set aside after an answer: what its request was without, and what it refuses to answer.
 
-    A model that refuses without a word would do so again as long as it is shown the same, so that the turn which it
+    A model that refuses without a word would do so again while it is shown the same, so that the turn which it
     refused has to go (Anthropic, "Handling stop reasons": reset the context after a refusal). An answer in words that a
     filter has cut is one, and stays.
 
@@ -143,12 +138,12 @@ def with_refused_turn(
         said: the recorded answer.
     """
     details = response.stop_details or {}
-    words = says_something(said) and not response.rejected
     if response.stop_reason != "refusal" or details.get("type") != "refusal" or tool_uses(said):
         return refused
-    if words and details.get("category") in FILTERS:
+    words = says_something(said)
+    if words and not response.rejected and details.get("category") in FILTERS:
         return refused
-    answer = Message("assistant", said) if says_something(said) else None
+    answer = Message("assistant", said) if words else None
     parts = refused_turn(HistoryView(wanted.source, wanted.length), answer)
     before = refused.parts if refused is not None else ()
     return RefusedParts(parts=tuple(dict.fromkeys((*before, *parts))), reason=refusal_words(details))

@@ -15,7 +15,6 @@ from typing import ClassVar, assert_never
 import msgspec
 
 from refold.actors.agent.approval import APPROVAL_KIND, StartApproval
-from refold.actors.agent.deps import Dependencies
 from refold.actors.agent.model import MODEL_KIND, StartModelCall
 from refold.actors.agent.subsession import (
     ChildInput,
@@ -26,12 +25,11 @@ from refold.actors.agent.subsession import (
     is_call_open,
 )
 from refold.actors.agent.tool import StartToolCall
+from refold.actors.calls.context import Dependencies, HookContext, SessionContext, hook_context, session_context
 from refold.actors.calls.conversation import Conversation
-from refold.actors.calls.middleware import HookContext, hook_context
 from refold.actors.calls.protocols import SessionObserver
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import WantedRequest
-from refold.actors.calls.tool_context import SessionContext, session_context
 from refold.actors.effect_port import EffectPort, Recovery
 from refold.actors.effects import CancelEffect, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
@@ -39,20 +37,11 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed, LogFormatError
 from refold.events.core.event import Event
-from refold.events.core.ids import (
-    AgentId,
-    RunId,
-    SessionId,
-    StreamName,
-    ToolCallId,
-    event_ref,
-    kind_and_identifier,
-    stream_name,
-)
+from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import Effect, WaitUntil
-from refold.events.core.records import StoredEvent
+from refold.events.core.records import StoredEvent, event_ref
 from refold.events.kinds.tool import TOOL_KIND
-from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.configuration import AgentConfiguration, ToolPolicy
 from refold.events.session.commands import (
     MAY_RUN,
     QUEUE_MAX,
@@ -68,7 +57,6 @@ from refold.events.session.commands import (
     RecordModelFailure,
     RecordModelResponse,
     RecordQuestion,
-    RecordTimer,
     RecordToolResult,
     ResumeRun,
     SendInput,
@@ -85,6 +73,7 @@ from refold.events.session.events import (
     RunCompleted,
     RunFailed,
     SessionEvent,
+    TimerFired,
     TimerSet,
     ToolApprovalRequested,
 )
@@ -122,6 +111,8 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     configuration: AgentConfiguration
     """Its payloads are in the log already."""
+    policies: dict[str, ToolPolicy]
+    """Those of the configuration, by the names of their tools."""
     tools: tuple[str, ...]
     """Names of the tools that exist."""
     tool_place: str = ""
@@ -183,7 +174,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
 
     @property
     def session(self) -> SessionId:
-        return SessionId(kind_and_identifier(self.actor.address)[1])
+        return SessionId(self.stream.partition("/")[2])
 
     @property
     def _context(self) -> SessionContext:
@@ -194,11 +185,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return self._setting_of(self.state.agent)
 
     def _require_agent(self) -> None:
-        """Return unless the session was handed to an agent that is not here, in whose place no other one goes on.
-
-        Raises:
-            CommandRejected: it was.
-        """
+        """Return unless the session was handed to an agent that is not here, in whose place no other one goes on."""
         agent = self.state.agent
         if self.state.handed_off and agent not in self._others:
             known = ", ".join(map(repr, sorted(self._others)))
@@ -215,14 +202,10 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     async def folded(self, first: StoredEvent | None) -> None:
         """Find where the session comes from; and share the configuration in force with all sessions that have it."""
         if self.state.configuration == self._setting.configuration:
-            self.state.configuration = self._setting.configuration
+            self.state.configuration, self.state.policies = self._setting.configuration, self._setting.policies
         if self._ancestors is None and first is not None:
             self._descend_from(await ancestors_of(self._store, self.session, first))
             self._outlived = await self._run_without_its_call()
-
-    @property
-    def _stream(self) -> StreamName:
-        return StreamName(self.actor.address)
 
     def _descend_from(self, ancestors: tuple[SessionId, ...]) -> None:
         self._ancestors = ancestors
@@ -248,12 +231,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     # Commands
 
     def prepared(self, envelope: Envelope) -> Sequence[SessionCommand]:
-        """Return a command, and in front of it what opens the session and what is in force for its runs.
-
-        Raises:
-            CommandRejected: the input of a call finds another session, which happens to have the id of its child; or it
-                was handed to an agent that is not here.
-        """
+        """Return a command, and in front of it what opens the session and what is in force for its runs."""
         command: SessionCommand = envelope.command
         agent = self.state.agent
         if isinstance(envelope, ChildInput):
@@ -296,22 +274,23 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         for run in named:
             self._dependencies.give(self.session, run, deps, instead=False)
 
-    def _note_deps(self, recorded: RecordedEvent[SessionEvent]) -> None:
+    def _note_deps(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
         """Give a run that begins, or an input that waits, what came with it; and let go of that when it is over."""
-        match recorded.event:
-            case InputQueued(reminder=reminder) if reminder:
-                self._dependencies.give_same(self.session, run_of_input(recorded.version), run_of_input(reminder))
-            case InputQueued(scheduled=0) | TimerSet() as event:
-                if self._brought is not None and event.key == self._brought[1]:
-                    run = getattr(event, "joins", None) or run_of_input(recorded.version)
-                    self._dependencies.give(self.session, run, self._brought[0])
-                    self._brought = None
-            case RunCompleted() | RunFailed() | RunCancelled() as event:
-                self._dependencies.let_go(self.session, event.run)
-            case CancelRequested(run=run) if self.state.run is None or self.state.run.id != run:
-                self._dependencies.let_go(self.session, run)  # Its turn is still to come, and does nothing.
-            case _:
-                pass
+        for recorded in events:
+            match recorded.event:
+                case InputQueued(reminder=reminder) if reminder:
+                    self._dependencies.give_same(self.session, run_of_input(recorded.version), run_of_input(reminder))
+                case InputQueued(scheduled=0) | TimerSet() as event:
+                    if self._brought is not None and event.key == self._brought[1]:
+                        run = getattr(event, "joins", None) or run_of_input(recorded.version)
+                        self._dependencies.give(self.session, run, self._brought[0])
+                        self._brought = None
+                case RunCompleted() | RunFailed() | RunCancelled() as event:
+                    self._dependencies.let_go(self.session, event.run)
+                case CancelRequested(run=run) if self.state.run is None or self.state.run.id != run:
+                    self._dependencies.let_go(self.session, run)  # Its turn is still to come, and does nothing.
+                case _:
+                    pass
 
     def _give_again(self, command: SendInput) -> None:
         """Give the run of an input that was there before, if it goes on, what came with it now."""
@@ -420,7 +399,6 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return (*self._preparation(resume, setting), resume)
 
     def _code_changed(self, setting: SessionSetting) -> bool:
-        """Tell whether today's configuration or code is not the one that is in force in the session."""
         now, before = setting.configuration, self.state.configuration
         return before is not None and (now.fingerprint, now.code) != (before.fingerprint, before.code)
 
@@ -441,13 +419,13 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
 
     def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
         self._last_batch = events[-1].batch
-        for recorded in events:
-            self._note_deps(recorded)
-        self._observer.recorded(self.session, events)
         recalling = self._setting.recalling
-        for event in (recorded.event for recorded in events) if recalling is not None else ():
-            if recalling is not None and isinstance(event, ModelResponded) and event.request.recalled:
-                recalling.note(self._context, event.run, event.request.recalled)
+        self._note_deps(events)
+        self._observer.recorded(self.session, events)
+        if recalling is not None:
+            for event in [recorded.event for recorded in events]:
+                if isinstance(event, ModelResponded) and event.request.recalled:
+                    recalling.note(self._context, event.run, event.request.recalled)
 
     def settled(self) -> None:
         if self._places and not self.effects.running:
@@ -461,7 +439,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                 run = self.state.run
                 assert run is not None
                 wanted = self._wanted_request(run, effect.turn, configuration_of_run(self.state))
-                cause = (event_ref(self._stream, effect.causation), event_ref(self._stream, effect.correlation))
+                cause = (event_ref(self.stream, effect.causation), event_ref(self.stream, effect.correlation))
                 message: object = StartModelCall(key=key, reply_to=reply_to, wanted=wanted, cause=cause)
             case RunTool():
                 message = StartToolCall(
@@ -470,8 +448,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                     reply_to=reply_to,
                     call=effect.call,
                     arguments=effect.input,
-                    started=event_ref(self._stream, effect.causation),
-                    correlation=event_ref(self._stream, effect.correlation),
+                    started=event_ref(self.stream, effect.causation),
+                    correlation=event_ref(self.stream, effect.correlation),
                     ancestors=self._ancestors or (),
                     context=self._context,
                     attempt=effect.attempt,
@@ -492,7 +470,6 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return self._dependencies.of(self.session, run, self.state.agent)
 
     def _where(self, call: ToolCallId, tool: str) -> HookContext:
-        """Return for whom functions of the application are called that a call needs."""
         run = self.state.run
         named, turn = (run.id, run.turns) if run is not None else (None, 0)
         return hook_context(self._context, deps=self._deps(named), run=named, turn=turn, call=call, tool=tool)
@@ -542,22 +519,22 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     def due(self, effect: WaitUntil) -> SessionCommand | None:
         first = self.state.scheduled[0] if self.state.scheduled else None
         if first is None or first.timer != effect.key or first.every is None:
-            return RecordTimer(timer=effect.key)
+            return TimerFired(timer=effect.key)
         now_us = max(self.actor.system.clock.now_us(), first.due_at)
         try:
-            return RecordTimer(timer=effect.key, next_at=self._setting.next_time(first.every, first.due_at, now_us))
+            return TimerFired(timer=effect.key, next_at=self._setting.next_time(first.every, first.due_at, now_us))
         except ConfigError as error:  # Another process, or this one later, may be able to tell.
             log.error("%s: a reminder is due and waits an hour: %s", self.actor.address, error)
-            return RecordTimer(timer=effect.key, next_at=now_us + PUT_OFF_US, put_off=str(error))
+            return TimerFired(timer=effect.key, next_at=now_us + PUT_OFF_US, put_off=str(error))
 
     def cancel(self, effect: CallModel | RunTool | AskPerson) -> None:
-        cause = event_ref(self._stream, self._last_batch) if self._last_batch else None
-        self._order(effect, CancelEffect(self._stream, effect.key, cause))
+        cause = event_ref(self.stream, self._last_batch) if self._last_batch else None
+        self._order(effect, CancelEffect(self.stream, effect.key, cause))
 
     def abandon(self, effect: CallModel | RunTool | AskPerson) -> None:
         log.warning("%s: %s ignored its cancellation and is abandoned", self.actor.address, effect.key)
         if isinstance(effect, RunTool):
-            self._order(effect, CancelEffect(self._stream, effect.key, abandoned=True))
+            self._order(effect, CancelEffect(self.stream, effect.key, abandoned=True))
 
     def _order(self, effect: CallModel | RunTool | AskPerson, message: object) -> None:
         """Tell the actor that carries an effect out; where it is gone for good, the effect stays as after a crash."""
@@ -569,7 +546,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             kind = MODEL_KIND if isinstance(effect, CallModel) else APPROVAL_KIND
             address = f"{kind}/{self.state.configuration.agent}"
         try:
-            self.actor.system.ref(address).tell(message)
+            self.actor.system.ref(address).tell_at_once(message)
         except ActorStopped as error:
             log.warning("%s: a %s is not carried out: %s", self.actor.address, type(message).__name__, error)
 

@@ -53,12 +53,10 @@ def children_prefix(parent: str) -> str:
 
 
 def child_session(parent: SessionId, call: ToolCallId) -> SessionId:
-    """Return the session in which a call of a subagent's tool has its work done."""
     return SessionId(f"{children_prefix(parent)}{call}")
 
 
 def call_of_child(child: SessionId) -> ToolCallId:
-    """Return the call that began a child session."""
     return ToolCallId(child.rpartition("/")[2])
 
 
@@ -90,7 +88,6 @@ async def ancestors_of(store: EventStore, session: SessionId, first: StoredEvent
 
 
 def is_call_open(state: SessionState, call: ToolCallId) -> bool:
-    """Tell whether a call has begun and is not answered yet, given the state of its session."""
     found = find_call(state, call)
     return found is not None and found.started and found.result is None
 

@@ -13,24 +13,19 @@ body has ended, so that no two run beside each other.
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from refold.actors.calls.middleware import CallRefused, HookContext
+from refold.actors.calls.context import HookContext, SessionContext, running_context
+from refold.actors.calls.middleware import CallRefused
 from refold.actors.calls.policy import recovery_text
 from refold.actors.calls.protocols import CallGuard, CallNotMade, NoSignOfLife, SessionObserver, ToolRules, ToolRunner
 from refold.actors.calls.questions import DeferredResult, Questions
 from refold.actors.calls.results import RESULT_BYTES_MAX, WithLimit, failure, result_in_steps, text_of_error
-from refold.actors.calls.tool_context import (
-    CallingTool,
-    SessionContext,
-    Subagents,
-    ToolContext,
-    calling_tool,
-    running_context,
-)
+from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
 from refold.actors.cancellation import CancellationToken
 from refold.actors.cooperative import in_turns
 from refold.actors.effects import (
@@ -48,8 +43,7 @@ from refold.actors.folded_stream import FoldedStream
 from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Timer
-from refold.actors.kernel.mailbox import Vital
-from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.ref import ActorRef, Vital
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
 from refold.events.core.errors import (
@@ -177,11 +171,8 @@ class ToolActor(Actor):
         """Return what its stream adds up to, to look at only."""
         return self._facts.state
 
-    @property
-    def tool(self) -> str:
-        return kind_and_identifier(self.address)[1].rpartition("/")[2]
-
     async def on_start(self) -> None:
+        self.tool = kind_and_identifier(self.address)[1].rpartition("/")[2]
         self._facts.open(StreamName(self.address), self.system.clock)
         await self._read_facts(0)
 
@@ -196,7 +187,7 @@ class ToolActor(Actor):
                 again = Later(self._read_facts.__name__, (attempt + 1,))
                 self.system.clock.call_later(retry_pause_s(attempt), teller(self.actor_ref, again))
 
-    async def on_receive(self, message: object) -> object:
+    def on_receive(self, message: object) -> object:
         match message:
             case StartToolCall():
                 self._start(message)
@@ -208,13 +199,13 @@ class ToolActor(Actor):
                     self._cancel(running, "the run was cancelled")
                 elif running is not None:
                     running.free_slot()  # Or the calls that wait for it would wait for ever.
-                    await self._note(AbandonCall(running.message.started))
+                    return self._note(AbandonCall(running.message.started))
             case RecordFact(fact=fact):
-                await self._note(fact)
+                return self._note(fact)
             case Later():
-                await self._read_facts(*message.given)
+                return self._read_facts(*message.given)
             case _:
-                return await super().on_receive(message)
+                return super().on_receive(message)
         return None
 
     def on_stop(self) -> None:
@@ -247,8 +238,8 @@ class ToolActor(Actor):
         if place in self._calls:
             return
         running = self._calls[place] = _Running(message)
-        running.task = self.spawn(self._run(running, place), name=f"{message.session}/{message.call}")
-        running.task.add_done_callback(lambda _: self._unbegun(running, place))
+        name, unbegun = f"{message.session}/{message.call}", partial(self._unbegun, running, place)
+        running.task = self.spawn(self._run(running, place), name=name, over=unbegun)
 
     def _unbegun(self, running: _Running, place: tuple[str, str]) -> None:
         """Have a call begun again whose task other code has cancelled before its first step."""

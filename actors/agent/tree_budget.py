@@ -58,13 +58,7 @@ class TreeSpending:
         """Of sessions whose call is over."""
 
     async def overspent(self, wanted: WantedRequest) -> str | None:
-        """Return which budget of a tree is spent that a model call belongs to, in words; None = none is.
-
-        Raises:
-            NotWanted: the call is not waited for any more.
-            PersistenceError: the log cannot be read.
-            AskTimeout: a session did not tell in time.
-        """
+        """Return which budget of a tree is spent that a model call belongs to, in words; None = none is."""
         for session in (wanted.session, *wanted.ancestors):
             limited = await read_state(self._system.ref(stream_name(SESSION_KIND, session)), _limited, vital=True)
             if limited is not None:
@@ -110,7 +104,6 @@ def _is_of_run(below: SessionId, prefix: str, started: int) -> bool:
 
 
 def _asked(state: SessionState) -> int | None:
-    """Return the version of the event that wants the model call that is waited for."""
     return state.run.asked if state.run is not None and state.run.phase == "model" else None
 
 

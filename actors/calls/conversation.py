@@ -9,21 +9,24 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableSequence, Sequence
 from itertools import islice
-from typing import cast, overload
+from typing import TypeVar, cast, overload
 
 import msgspec
 
 from refold.events.core.content import (
     Block,
+    Json,
     Message,
     ProviderBlock,
     StoredBlock,
     TextBlock,
     ToolResultBlock,
     ToolUseBlock,
+    own_json,
 )
 from refold.events.core.ids import PayloadHash
 from refold.events.core.state_codec import SEALED_ITEMS, SealedList
+from refold.events.model.messages import ToolUse
 from refold.events.model.payloads import Storable, all_restored, stored_hashes
 
 _STORED = b'"type":"stored"'
@@ -37,8 +40,11 @@ MESSAGES_PER_STEP = SEALED_ITEMS
 
 ReadPayloads = Callable[[Iterable[PayloadHash]], Awaitable[dict[PayloadHash, bytes]]]
 
+B = TypeVar("B", bound=Block | ToolUse)
+
+_JSON_FIELDS = ("input", "data", "provider_data")
+
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Block)
 
 _PLACE = TextBlock(text="\0")
 _PLACE_JSON = _encode(_PLACE)
@@ -53,16 +59,24 @@ def own_copy(message: Message) -> Message:
     holding = {id(block): block for block in message.content if _holds_json(block)}
     if not holding:
         return message
-    copies = {key: _decoder.decode(_encode(block)) for key, block in holding.items()}
+    copies = {key: own_block(block) for key, block in holding.items()}
     return Message(message.role, tuple(copies.get(id(block), block) for block in message.content))
+
+
+def own_block(block: B) -> B:
+    """Return a block, or a call as a provider gives it, likewise."""
+    held = {name: own_json(getattr(block, name)) for name in _JSON_FIELDS if getattr(block, name, None) is not None}
+    return msgspec.structs.replace(block, **held) if held else block
+
+
+def _json_in(message: Message) -> list[Json]:
+    return [getattr(block, name, None) for block in message.content for name in _JSON_FIELDS]
 
 
 def _json_pieces(value: Message | Block, encoded: dict[int, bytes]) -> Iterator[bytes]:
     """Yield the JSON of a restored message block by block: a short event may say one large payload thousands of times.
 
-    Args:
-        value: the message, or a block in it.
-        encoded: what was encoded so far, by identity of the block; this adds to it.
+    What was encoded so far is in `encoded`, by identity of the block; this adds to it.
     """
     if not isinstance(value, Message | ToolResultBlock):
         yield encoded.get(id(value)) or encoded.setdefault(id(value), _encode(value))
@@ -80,32 +94,59 @@ def _holds_json(block: Block) -> bool:
     return type(block) in (ToolUseBlock, ProviderBlock) or getattr(block, "provider_data", None) is not None
 
 
+class _Copies:
+    """Copies of messages for readers outside, which are made once as long as no reader changes them.
+
+    So that a reader who is asked for each request of a long session costs it little: only the JSON that a message
+    holds can be changed, and to compare that is quick.
+    """
+
+    __slots__ = ("_copied", "_held", "_messages")
+
+    def __init__(self) -> None:
+        self._messages: tuple[Message, ...] = ()
+        self._held: list[Json] = []
+        self._copied: list[Json] = []
+
+    def are(self, given: tuple[Message, ...]) -> bool:
+        """Tell whether messages are these copies, unchanged."""
+        return given is self._messages and self._held == self._copied
+
+    def upto(self, messages: Sequence[Message], length: int) -> tuple[Message, ...]:
+        """Return the copies of the first `length` messages; in further calls more have been added at the end."""
+        if self._held != self._copied:  # A reader has changed one.
+            self._messages, self._held, self._copied = (), [], []
+        fresh = messages[len(self._messages) : length]
+        copies = [own_copy(message) for message in fresh]
+        for message, copied in zip(fresh, copies, strict=True):
+            if copied is not message:
+                self._held += _json_in(message)
+                self._copied += _json_in(copied)
+        self._messages += tuple(copies)
+        return self._messages[:length]
+
+
 class HistoryView(Sequence[Message]):
     """The first messages of a list that only grows: fixed from the day it was made."""
 
     __slots__ = ("_copies", "_length", "_messages", "digest")
 
     def __init__(
-        self, messages: Sequence[Message], length: int, digest: str = "", copies: list[Message] | None = None
+        self, messages: Sequence[Message], length: int, digest: str = "", copies: "_Copies | None" = None
     ) -> None:
         self._messages = messages
         self._length = length
         self.digest = digest
         """SHA-256 over the JSON of the messages, in hexadecimal."""
-        self._copies = copies if copies is not None else []
+        self._copies = copies if copies is not None else _Copies()
 
     def own_copies(self) -> tuple[Message, ...]:
-        """Return the messages as `own_copy` does each; a copy that is unchanged is given again.
+        """Return the messages as `own_copy` does each; a copy that is unchanged is given again."""
+        return self._copies.upto(self._messages, self._length)
 
-        So that a reader who is asked for each request of a long session costs it little: to compare is quick.
-        """
-        messages, copies = tuple(self), self._copies
-        copies.extend(map(own_copy, messages[len(copies) :]))
-        shown = tuple(copies[: self._length])
-        if shown != messages:  # A reader has changed one that was given before.
-            shown = tuple(map(own_copy, messages))
-            copies[: self._length] = shown
-        return shown
+    def is_said_by(self, given: tuple[Message, ...]) -> bool:
+        """Tell whether messages are these; quick where they are what `own_copies` gave."""
+        return self._copies.are(given) or given == tuple(self)
 
     def __len__(self) -> int:
         return self._length
@@ -139,17 +180,23 @@ class HistoryView(Sequence[Message]):
         return repr(self[:])
 
 
+_NO_DIGEST = hashlib.sha256()
+"""Stands where there is none yet; nothing is added to it."""
+
+
 class Conversation:
     """The restored history of one session."""
+
+    __slots__ = ("_copies", "_digest", "_messages", "_read_payloads", "_source", "_whole_digest")
 
     def __init__(self, read_payloads: ReadPayloads) -> None:
         self._read_payloads = read_payloads
         self._source: Sequence[Message] | None = None
-        self._messages: MutableSequence[Message] = []
-        self._copies: list[Message] = []
-        """Of those messages, for readers outside."""
-        self._digest = hashlib.sha256()
-        self._whole_digest = self._digest
+        # The others are made when it is first asked for: many sessions are idle.
+        self._messages: MutableSequence[Message]
+        self._copies: _Copies
+        self._digest = _NO_DIGEST
+        self._whole_digest = _NO_DIGEST
         """Over the restored messages; the same one as long as these are the stored ones."""
 
     async def upto(self, source: Sequence[Message], length: int) -> tuple[Sequence[Message], str]:
@@ -164,7 +211,7 @@ class Conversation:
         while True:
             if source is not self._source or length < len(self._messages):
                 self._source, self._messages = source, sealed.empty() if sealed is not None else []
-                self._copies = []
+                self._copies = _Copies()
                 self._whole_digest = self._digest = hashlib.sha256()
             known = len(self._messages)
             if known >= length:

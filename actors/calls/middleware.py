@@ -16,28 +16,25 @@ since each gets a copy. The rule: a hook that raises fails the send, the model c
 for, and nothing else; and replay needs no middleware, since all that it did is recorded.
 """
 
-import asyncio
-import copy
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from refold.actors.calls.conversation import HistoryView, own_copy
+from refold.actors.calls.context import HookContext, running_context
+from refold.actors.calls.conversation import HistoryView, own_block, own_copy
 from refold.actors.calls.policy import Deny
-from refold.actors.calls.results import error_words, result_blocks
-from refold.actors.calls.tool_context import SessionContext, running_context
+from refold.actors.calls.results import answer_of_user_code, result_blocks
 from refold.actors.calls.validation import checked_response
 from refold.events.core.content import (
     GivenContent,
     ToolResultBlock,
+    own_json,
 )
 from refold.events.core.errors import AgentLoopError
-from refold.events.core.ids import RunId, SessionId, ToolCallId
+from refold.events.core.ids import SessionId
 from refold.events.model.messages import ModelRequest, ModelResponse
-from refold.events.model.run_context import RunContext
 
 UserBlocks = tuple[GivenContent, ...]
 
@@ -46,39 +43,6 @@ Publish: TypeAlias = Callable[[SessionId, str, object], None]
 
 def _to_nobody(session: SessionId, call: str, report: object) -> None:
     """Where no runtime is, as in a replay."""
-
-
-def _report_to_nobody(report: object) -> None:
-    """Likewise."""
-
-
-class HookContext(RunContext[Any], frozen=True, kw_only=True):
-    """Where a hook is called."""
-
-    deps: Any = None
-    """What the application depends on, as `ToolContext.deps`."""
-    call: ToolCallId | None = None
-    """The tool call, around its body."""
-    tool: str = ""
-    """The name of its tool."""
-    publish: Callable[[object], None] = _report_to_nobody
-    """Tells those who follow the session what it is given, as a `Progressed` report, of the call where there is one;
-    to be called on the loop. Nothing of it is logged."""
-
-
-def hook_context(
-    of: SessionContext,
-    *,
-    deps: object,
-    run: RunId | None = None,
-    turn: int = 0,
-    call: ToolCallId | None = None,
-    tool: str = "",
-) -> HookContext:
-    """Return where functions of the application are called for a session."""
-    return HookContext(
-        session=of.session, user=of.user, metadata=of.metadata, run=run, turn=turn, call=call, tool=tool, deps=deps
-    )
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,17 +90,12 @@ class Hooks:
 
     @property
     def change_requests(self) -> bool:
-        """Whether some of it is asked about requests."""
         return bool(self._overriding("on_pre_llm"))
 
     async def user_message(
         self, context: HookContext, content: UserBlocks, blocks_of: Callable[[Any], Sequence[GivenContent]]
     ) -> UserBlocks:
-        """Return an input in the form that is sent.
-
-        Raises:
-            AgentLoopError: a hook failed.
-        """
+        """Return an input in the form that is sent."""
         outer = running_context.set(context)
         try:
             for each in self._overriding("on_user_message"):
@@ -147,36 +106,34 @@ class Hooks:
         return content
 
     async def pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
-        """Return a request in the form that is sent; the same object where no hook changed it.
-
-        Raises:
-            AgentLoopError: a hook failed, or gave no request.
-        """
+        """Return a request in the form that is sent; the same object where no hook changed it."""
         for each in self._overriding("on_pre_llm"):
             given = request.messages
             copies = given.own_copies() if isinstance(given, HistoryView) else tuple(map(own_copy, given))
-            shown = msgspec.structs.replace(request, messages=copies, tools=copy.deepcopy(request.tools))
+            tools = tuple(
+                [msgspec.structs.replace(spec, input_schema=own_json(spec.input_schema)) for spec in request.tools]
+            )
+            shown = msgspec.structs.replace(request, messages=copies, tools=tools)
             said = await self._called(each, "on_pre_llm", context, shown)
             if said is not None and not isinstance(said, ModelRequest):
                 raise _wrong(each, "on_pre_llm", said, "a ModelRequest")
             if said is not None:
                 messages = tuple(said.messages)
+                same = given.is_said_by(messages) if isinstance(given, HistoryView) else messages == tuple(given)
                 request = msgspec.structs.replace(
                     said,
                     tools=tuple(sorted(said.tools, key=lambda spec: spec.name)),
-                    messages=given if messages == tuple(given) else messages,
+                    messages=given if same else messages,
                     output_schema=request.output_schema,
                 )
         return request
 
     async def post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse:
-        """Return an answer as it counts; the same object where no hook changed it.
-
-        Raises:
-            AgentLoopError: a hook failed, or gave no answer.
-        """
+        """Return an answer as it counts; the same object where no hook changed it."""
         for each in self._overriding("on_post_llm"):
-            said = await self._called(each, "on_post_llm", context, copy.deepcopy(response))
+            content, details = tuple(map(own_block, response.content)), own_json(response.stop_details)
+            shown = msgspec.structs.replace(response, content=content, stop_details=details)
+            said = await self._called(each, "on_post_llm", context, shown)
             if said is not None and not isinstance(said, ModelResponse):
                 raise _wrong(each, "on_post_llm", said, "a ModelResponse")
             if said is not None:
@@ -185,14 +142,11 @@ class Hooks:
         return response
 
     async def tool_call(self, context: HookContext, call: ToolCall) -> None:
-        """Return if a body may run.
-
-        Raises:
-            CallRefused: it may not.
-        """
+        """Raise CallRefused where a body may not run."""
         for each in self._overriding("on_tool_call"):
             try:
-                said = await self._called(each, "on_tool_call", context, copy.deepcopy(call))
+                shown = msgspec.structs.replace(call, input=own_json(call.input))
+                said = await self._called(each, "on_tool_call", context, shown)
                 if said is not None and not isinstance(said, Deny):
                     raise _wrong(each, "on_tool_call", said, "a Deny")
             except AgentLoopError as error:
@@ -201,13 +155,10 @@ class Hooks:
                 raise CallRefused(said.reason.strip() or "Denied: the call was not run.", broken=False)
 
     async def tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
-        """Return a result as the model is told it; the same object where no hook changed it.
-
-        Raises:
-            AgentLoopError: a hook failed, or gave no result.
-        """
+        """Return a result as the model is told it; the same object where no hook changed it."""
         for each in self._overriding("on_tool_result"):
-            said = await self._called(each, "on_tool_result", context, copy.deepcopy(result))
+            shown = msgspec.structs.replace(result, content=tuple(map(own_block, result.content)))
+            said = await self._called(each, "on_tool_result", context, shown)
             if said is None:
                 continue
             if not isinstance(said, ToolResultBlock):
@@ -221,16 +172,9 @@ class Hooks:
 
     async def _called(self, middleware: Middleware, hook: str, context: HookContext, value: object) -> Any:
         publish = functools.partial(self.publish, context.session, context.call or "")
-        try:
-            said = getattr(middleware, hook)(msgspec.structs.replace(context, publish=publish), value)
-            return await said if inspect.isawaitable(said) else said
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # The border to user code.
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise
-            raise AgentLoopError(f"{type(middleware).__name__}.{hook} failed: {error_words(error)}") from error
+        where = msgspec.structs.replace(context, publish=publish)
+        what = f"{type(middleware).__name__}.{hook}"
+        return await answer_of_user_code(what, getattr(middleware, hook), where, value)
 
     def _overriding(self, hook: str) -> list[Middleware]:
         return [each for each in self._middleware if getattr(type(each), hook) is not getattr(Middleware, hook)]

@@ -66,11 +66,7 @@ class CallGuard(Protocol):
     """One call under a breaker."""
 
     async def begin(self) -> None:
-        """Return if the call may be made.
-
-        Raises:
-            CircuitOpen: it may not.
-        """
+        """Raise CircuitOpen where the call may not be made."""
         ...
 
     async def end(self, error: BaseException | None) -> None: ...
@@ -148,12 +144,7 @@ class ToolRunner(Protocol):
         ...
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
-        """Run a tool's body and return what it returned.
-
-        Raises:
-            AgentLoopError: the body could not be carried out, through no fault of the tool.
-            Exception: what the body raised.
-        """
+        """Run a tool's body; raise what it raises, or AgentLoopError where it could not be carried out."""
         ...
 
 
@@ -173,13 +164,8 @@ class SessionObserver(Protocol):
     ) -> None:
         """See a piece of the answer in a run's turn; it is not logged.
 
-        Args:
-            session: whose it is.
-            run: whose it is.
-            turn: which of the run's.
-            delta: the piece.
-            asked: version of the event that wants the answer.
-            begins: whether it is the first piece of an attempt at it.
+        `asked` is the version of the event that wants the answer; `begins` says that it is the first piece of an
+        attempt at it.
         """
         ...
 

@@ -117,16 +117,7 @@ class Questions:
         now_us: Callable[[], int],
         end_body: Callable[[], None],
     ) -> None:
-        """Take what has been answered.
-
-        Args:
-            call: the call.
-            attempt: which attempt at it this is.
-            answers: what came of its first questions.
-            describe: describes a type; raises ConfigError where it cannot be described.
-            now_us: the time.
-            end_body: has the body end; from any thread.
-        """
+        """Take what came of the call's first questions; `end_body` has the body end, from any thread."""
         self._call, self._attempt, self._answers = call, attempt, answers
         self._describe, self._now_us, self._end_body = describe, now_us, end_body
         self._asked = 0
@@ -150,11 +141,6 @@ class Questions:
         return AwaitedAnswer(lambda: self._read(number, wanted), suspend)
 
     def deferred(self, result: DeferredResult) -> RecordQuestion:
-        """Return what is recorded of a result that comes later.
-
-        Raises:
-            ConfigError: what it must be cannot be described, or the time makes no sense.
-        """
         schema = self._describe(result.type).schema if result.type is not None else {}
         command = self._command(len(self._answers) + 1, result.what, schema, self._expires_at(result.expires_s))
         return msgspec.structs.replace(command, gives_result=True)

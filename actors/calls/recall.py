@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
+from refold.actors.calls.context import SessionContext
 from refold.actors.calls.results import text_of_error
-from refold.actors.calls.tool_context import SessionContext
 from refold.events.core.cleaning import clean_text
 from refold.events.core.ids import MemoryId, RunId
 from refold.events.model.configuration import AgentConfiguration
@@ -58,12 +58,6 @@ class Scoped(Protocol):
 
 
 def seen_in(memory: M, context: SessionContext) -> M:
-    """Return what a session sees of a memory.
-
-    Raises:
-        AgentMemoryError: the memory's scope is a function, and gave no scope.
-        Exception: what that function raised.
-    """
     return cast("M", memory.within(context)) if isinstance(memory, Scoped) else memory
 
 
@@ -93,7 +87,6 @@ class Recalling:
         self._working_memory = working_memory
 
     async def remembered(self, configuration: AgentConfiguration, query: str, context: SessionContext) -> Remembered:
-        """Return what enters a request of a session."""
         added: list[SystemAddition] = []
         recalled: tuple[str, ...] = ()
         notes: list[str] = []
@@ -122,10 +115,7 @@ class Recalling:
         return Remembered(added=tuple(added), recalled=recalled, notes=tuple(notes))
 
     def note(self, context: SessionContext, run: RunId, recalled: Sequence[str]) -> Recall | None:
-        """Have it noted that an answer, now durable, was given with these episodes; each counts once in a run.
-
-        Returns what was told so; None = nothing was.
-        """
+        """Have it noted that an answer, now durable, was given with these episodes; each counts once in a run."""
         if self._memory is None:
             return None
         session, memory = context.session, None

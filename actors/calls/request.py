@@ -6,22 +6,20 @@ reference, and the request that is sent is built from that by `refold.events.mod
 builds it again. Where user code fails, the call does.
 """
 
-import asyncio
-import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, Self, TypeAlias
 
 import msgspec
 
+from refold.actors.calls.context import HookContext, SessionContext, hook_context
 from refold.actors.calls.conversation import Conversation, HistoryView
-from refold.actors.calls.middleware import HookContext, Hooks, hook_context
+from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.policy import Offer, offered_tools
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import Recalling, Remembered
-from refold.actors.calls.results import error_words, text_of_error
+from refold.actors.calls.results import answer_of_user_code, error_words, text_of_error
 from refold.actors.calls.streaming import can_stream
-from refold.actors.calls.tool_context import SessionContext
 from refold.events.core.cleaning import Unrecordable, clean_text
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import AgentLoopError, ProviderError
@@ -54,7 +52,7 @@ from refold.events.model.request import (
 from refold.events.model.run_context import PromptFunction
 from refold.events.model.spending import Usage
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
-from refold.events.session.commands import RecordRequest
+from refold.events.session.events import RequestBuilt
 
 log = logging.getLogger("refold.model")
 
@@ -125,19 +123,18 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> HookContext:
-        """For whom functions of the application are called."""
         return hook_context(self.context, deps=self.deps, run=self.run, turn=self.turn)
 
     @property
     def session(self) -> SessionId:
         return self.context.session
 
-    def built(self, reference: RequestReference, *, summary: bool = False) -> RecordRequest:
+    def built(self, reference: RequestReference, *, summary: bool = False) -> RequestBuilt:
         """Return the command that records a request of this; `summary` says that it asks for one of the history."""
-        return RecordRequest(run=self.run, turn=self.turn, asked=self.asked, request=reference, summary=summary)
+        return RequestBuilt(run=self.run, turn=self.turn, asked=self.asked, request=reference, summary=summary)
 
 
-BuiltRequest: TypeAlias = tuple[RecordRequest, Mapping[PayloadHash, bytes]]
+BuiltRequest: TypeAlias = tuple[RequestBuilt, Mapping[PayloadHash, bytes]]
 """The command that records a request, and the payloads that it refers to."""
 
 
@@ -154,7 +151,6 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """All that are configured, in name order."""
 
     def leaving_through(self, provider: Provider, *, streamed: bool) -> Self:
-        """Return this with the digest of the request as it leaves."""
         sent = sent_digest(provider, self.request, streamed=streamed)
         return msgspec.structs.replace(self, reference=msgspec.structs.replace(self.reference, sent=sent))
 
@@ -213,13 +209,7 @@ class RequestMaker:
         self._parts: dict[tuple[PayloadHash, PayloadHash], tuple[str, tuple[ToolSpec, ...]]] = {}
 
     async def make(self, wanted: WantedRequest) -> OutgoingRequest:
-        """Return the request of a call.
-
-        Raises:
-            AgentLoopError: user code failed on it.
-            LogFormatError: the log lacks a part of it, or a part is damaged.
-            PersistenceError: the log cannot be read.
-        """
+        """Return the request of a call; raise AgentLoopError where user code fails on it."""
         wanted = await self.prompted(wanted)
         plain, reference = await self.plain(wanted)
         remembered = wanted.remembered or await self.remembered(wanted, plain)
@@ -242,43 +232,24 @@ class RequestMaker:
         )
 
     async def prompted(self, wanted: WantedRequest) -> WantedRequest:
-        """Return what is wanted with what the agent's function gives as the system prompt, if it has one.
-
-        Raises:
-            AgentLoopError: the function failed, or gave no text.
-        """
+        """Return what is wanted with what the agent's function gives as the system prompt, if it has one."""
         if self._prompt is None or wanted.prompt is not None:
             return wanted
-        try:
-            said: object = self._prompt(wanted.where)
-            said = await said if inspect.isawaitable(said) else said
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # The border to user code.
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise
-            raise AgentLoopError(f"the function that makes the system prompt failed: {error_words(error)}") from error
+        what = "the function that makes the system prompt"
+        said = await answer_of_user_code(what, self._prompt, wanted.where)
         if not isinstance(said, str):
-            raise AgentLoopError(f"the function that makes the system prompt gave {type(said).__name__}, not a text")
+            raise AgentLoopError(f"{what} gave {type(said).__name__}, not a text")
         prompt = with_instruction(self._redaction.text(clean_text(said)), wanted.configuration)
         return msgspec.structs.replace(wanted, prompt=prompt)
 
     async def remembered(self, wanted: WantedRequest, plain: ModelRequest) -> Remembered:
-        """Return what memories add to a request to which nothing was done yet."""
         if self._recalling is None:
             return Remembered()
         query = plain.messages[wanted.latest_input].text
         return await self._recalling.remembered(wanted.configuration, query, wanted.context)
 
     async def plain(self, wanted: WantedRequest) -> tuple[ModelRequest, RequestReference]:
-        """Return the request to which nothing was done yet, and the reference to it.
-
-        Raises:
-            AgentLoopError: the offer of tools failed.
-            LogFormatError: the log lacks a part of it, or a part is damaged.
-            PersistenceError: the log cannot be read.
-        """
+        """Return the request to which nothing was done yet, and the reference to it."""
         messages, digest = await wanted.conversation.upto(wanted.source, wanted.length)
         prompt, tools = await self.prompt_and_tools(wanted.configuration)
         named = {policy.name for policy in wanted.configuration.tools}
@@ -310,11 +281,7 @@ class RequestMaker:
     ) -> WantedRequest | None:
         """Return what is wanted of a request that the provider found too long; None = nothing more can be left out.
 
-        Args:
-            plain: the request to which nothing was done.
-            wanted: as it was asked for.
-            sent: what was done to it.
-            part: how much of its tokens may stay; what a window never leaves out stays at any cost.
+        So much of the tokens of what was `sent` may stay; what a window never leaves out stays at any cost.
         """
         context = context_of(plain, wanted, sent)
         now = request_tokens(context, sent.kept, self._count)
@@ -348,12 +315,6 @@ class RequestMaker:
             raise AgentLoopError(f"the count of tokens failed: {error_words(error)}") from error
 
     async def prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
-        """Return the system prompt of a configuration, and its tools in name order.
-
-        Raises:
-            LogFormatError: the log lacks one of them.
-            PersistenceError: the log cannot be read.
-        """
         place = (configuration.system_prompt, configuration.tool_schemas)
         if place not in self._parts:
             payloads = await self._store.read_payloads(place)
@@ -376,11 +337,7 @@ def context_of(plain: ModelRequest, wanted: WantedRequest, prepared: Prepared) -
 
 
 def kept_ranges(window: ContextWindow, context: Context) -> tuple[Range, ...] | None:
-    """Return what a window keeps of a history, or None for all of it.
-
-    Raises:
-        AgentLoopError: it failed, or keeps something that no provider would accept.
-    """
+    """Return what a window keeps of a history, or None for all of it."""
     try:
         said = window.kept(context)
         kept = None if said is None else tuple((int(first), int(end)) for first, end in said)
@@ -403,11 +360,7 @@ def kept_ranges(window: ContextWindow, context: Context) -> tuple[Range, ...] | 
 
 
 def require_acceptable(messages: Sequence[Message], what: str) -> None:
-    """Return if providers accept messages as a history.
-
-    Raises:
-        AgentLoopError: they do not; names the first fault.
-    """
+    """Raise AgentLoopError, which names the first fault, where no provider accepts messages as a history."""
     rules = HistoryRules()
     findings = [finding for message in messages for finding in rules.add(message)]
     findings.extend(rules.unanswered())

@@ -7,9 +7,11 @@ So what was cut is text; half a JSON value never looks like one. An image is nev
 `IMAGE_BYTES_MAX` bytes is refused, and the model is told so.
 """
 
+import asyncio
 import dis
-from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeGuard, cast
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 import msgspec
 
@@ -33,7 +35,7 @@ from refold.events.core.content import (
     StoredBlock,
     TextBlock,
 )
-from refold.events.core.errors import CircuitOpen, ProviderError, ToolError
+from refold.events.core.errors import AgentLoopError, CircuitOpen, ProviderError, ToolError
 from refold.events.core.ids import PayloadHash
 from refold.events.model.cooperative import ITEMS_PER_STEP, Cooperative, at_once
 from refold.events.model.payloads import INLINE_BYTES_MAX, PIECE, kept_whole, spill_in_steps
@@ -68,11 +70,7 @@ class WithLimit(NamedTuple):
 def limited(
     blocks: Sequence[GivenContent], limit: int | None
 ) -> Cooperative[tuple[list[ResultContent], dict[PayloadHash, bytes]]]:
-    """Return a result as a model is shown it, and the payloads that hold the whole of what was cut; in steps.
-
-    Raises:
-        Unrecordable: an image is too large, or a text too large to be kept at all.
-    """
+    """Return a result as a model is shown it, and the payloads that hold the whole of what was cut; in steps."""
     if limit is None:
         return list(blocks), {}
     for place, block in enumerate(blocks):
@@ -100,7 +98,6 @@ def limited(
 
 
 def _size(block: GivenContent) -> Cooperative[int]:
-    """Return the bytes of a text in UTF-8, or those of an image or a document; in steps."""
     if not isinstance(block, TextBlock):
         return len(block.data)
     text, size = block.text, 0
@@ -336,8 +333,26 @@ def is_raised_by_code(error: BaseException) -> bool:
     return place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
+def passes(error: BaseException) -> bool:
+    """Tell whether what comes out of user code is no failure of that: Ctrl-C, or the cancellation of this task."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt)
+
+
+async def answer_of_user_code(what: str, function: Callable[..., object], *given: object) -> Any:
+    """Return what a function of the application answers, plain or async; AgentLoopError says that `what` failed."""
+    try:
+        said = function(*given)
+        return await said if inspect.isawaitable(said) else said
+    except BaseException as error:  # The border to user code.
+        if passes(error):
+            raise
+        raise AgentLoopError(f"{what} failed: {error_words(error)}") from error
+
+
 def error_words(error: BaseException) -> str:
-    """Return an error's class, and its text where it has one."""
     said = text_of_error(error)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 

@@ -28,23 +28,18 @@ from refold.events.model.messages import (
     UsageDelta,
 )
 from refold.events.model.payloads import spill
-from refold.events.session.commands import RecordModelInterruption
+from refold.events.session.events import ModelInterrupted
 from refold.events.session.normalise import MALFORMED_SHOWN, NAME_CHARACTERS_MAX
 
 log = logging.getLogger("refold.model")
 
 
 def can_stream(provider: Provider) -> TypeGuard[StreamingProvider]:
-    """Return whether a provider has a stream of its own."""
     return callable(getattr(provider, "stream", None))
 
 
 def answer_stream(provider: Provider, request: ModelRequest) -> AsyncIterable[object]:
-    """Return the stream of a provider's answer; `close_stream` it.
-
-    Raises:
-        ProviderError: what it gives is no stream; of kind `malformed`.
-    """
+    """Return the stream of a provider's answer; `close_stream` it."""
     if not can_stream(provider):
         return _whole(provider, request)
     stream: object = provider.stream(request)
@@ -58,11 +53,7 @@ def answer_stream(provider: Provider, request: ModelRequest) -> AsyncIterable[ob
 
 
 async def close_stream(stream: AsyncIterable[object]) -> None:
-    """Let a stream clean up behind itself, if it can.
-
-    Raises:
-        BaseException: what its cleaning up raises.
-    """
+    """Let a stream clean up behind itself, if it can."""
     close = getattr(stream, "aclose", None)
     if close is not None:
         await close()
@@ -111,7 +102,6 @@ class PartialResponse:
 
     @property
     def begun(self) -> bool:
-        """Whether a piece of it has come."""
         return bool(self._parts)
 
     def add(self, delta: Delta) -> None:
@@ -125,7 +115,7 @@ class PartialResponse:
             case UsageDelta(usage=usage):
                 self.usage = usage
 
-    def interruption(self, turn: int, asked: int) -> tuple[RecordModelInterruption | None, dict[PayloadHash, bytes]]:
+    def interruption(self, turn: int, asked: int) -> tuple[ModelInterrupted | None, dict[PayloadHash, bytes]]:
         """Return what to record of it, large blocks spilled to payloads; None where nothing has come."""
         blocks: list[AnswerContent] = []
         for part in self._parts:
@@ -137,7 +127,7 @@ class PartialResponse:
         content, payloads = spill(blocks)
         if not content and self.usage == Usage():
             return None, {}
-        return RecordModelInterruption(turn=turn, asked=asked, content=content, usage=self.usage), payloads
+        return ModelInterrupted(turn=turn, asked=asked, content=content, usage=self.usage), payloads
 
     def _continue(self, kind: type[Delta], text: str) -> None:
         if not text:

@@ -1,11 +1,10 @@
-"""What a running tool is told, and how it reports back; and for whom other functions of the application are called."""
+"""What a running tool is told, and how it reports back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
-import msgspec
-
+from refold.actors.calls.context import SessionContext
 from refold.actors.calls.questions import AwaitedAnswer, Questions
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import AskCycle
@@ -14,51 +13,10 @@ from refold.events.core.content import Message, ResultContent
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId, stream_name
 from refold.events.model.configuration import Handoff
-from refold.events.model.run_context import RunContext
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.state import SessionState
 
 D = TypeVar("D")
 T = TypeVar("T")
-
-running_context: ContextVar[RunContext[Any] | None] = ContextVar("running_context", default=None)
-"""Set where a function of the application is called for a run, and in what that begins."""
-
-
-def current_context() -> RunContext[Any]:
-    """Return for whom this code runs; in functions that Refold calls for a run, and in what these call.
-
-    Raises:
-        ConfigError: it runs for no run.
-    """
-    found = running_context.get()
-    if found is None:
-        raise ConfigError("current_context() is for code that Refold calls for a run, and this is not called so")
-    return found
-
-
-class SessionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Which session something happens in, and whose it is: what a scope of memories is found by."""
-
-    session: SessionId
-    conversation: SessionId
-    """The same, or of a subagent's session the one in which its work was asked for first, which has no parent."""
-    user: str | None = None
-    """Whose it is; None = no user was named."""
-    metadata: Mapping[str, str] = {}
-    """What the application says of it."""
-
-
-def session_context(session: SessionId, ancestors: Sequence[SessionId], state: SessionState) -> SessionContext:
-    """Return the context of a session in a state.
-
-    Args:
-        session: its id.
-        ancestors: its parent, the parent's parent and so on.
-        state: of the session.
-    """
-    conversation = ancestors[-1] if ancestors else session
-    return SessionContext(session=session, conversation=conversation, user=state.user, metadata=dict(state.metadata))
 
 
 ShownHistory: TypeAlias = Literal["all", "input"] | Callable[[Sequence[Message]], Sequence[Message]]
@@ -69,21 +27,13 @@ class Subagents(Protocol):
     """Runs other agents for calls of tools."""
 
     async def answer(self, agent: str, task: str, context: "ToolContext[object]", calling: "CallingTool") -> object:
-        """Have an agent carry out a task in the call's child session, and return its answer.
-
-        Raises:
-            ToolError: there is no answer; its kind, or that of a `CallFailed`, says why.
-        """
+        """Return an agent's answer to a task in the call's child session; a ToolError says why there is none."""
         ...
 
     async def hand_over(
         self, agent: str, history: ShownHistory, context: "ToolContext[object]", calling: "CallingTool"
     ) -> None:
-        """Have the call hand its session to an agent, as of the end of the turn.
-
-        Raises:
-            ToolError: it is not handed over; says why.
-        """
+        """Have the call hand its session to an agent, as of the end of the turn; a ToolError says why it is not."""
         ...
 
 
@@ -144,9 +94,6 @@ def require_other_session(system: System, session: SessionId) -> None:
     """Return, unless this is inside the body of a tool of that very session, which would wait for itself.
 
     So would a tool of a child of that session, or of a child's child.
-
-    Raises:
-        AskCycle: it is.
     """
     calling = calling_tool.get()
     if calling is None or calling.over or calling.system is not system:

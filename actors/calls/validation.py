@@ -76,33 +76,26 @@ _DELTAS: dict[type, dict[str, tuple[type, ...]]] = {
     ToolInputDelta: {"index": (int,), "name": (str,), "partial_json": (str,), "id": (str, _NONE)},
 }
 
+_STOP_REASONS = get_args(StopReason)
 _ANSWER = (TextBlock, ImageBlock, ThinkingBlock, ProviderBlock, ToolUse, ToolUseBlock)
 _MESSAGE = (TextBlock, ImageBlock, DocumentBlock, ThinkingBlock, ProviderBlock, ToolUseBlock, ToolResultBlock)
 _RESULT = (TextBlock, ImageBlock, DocumentBlock)
 
 
 def checked_block(block: B, path: str = "$") -> B:
-    """Return a text, an image or a document as it can be recorded.
-
-    Raises:
-        Unrecordable: a field of it does not hold what it should; names the path.
-    """
+    """Return a text, an image or a document as it can be recorded."""
     _check(block, _RESULT, path)
     return cast("B", _clean(block, path))
 
 
 def checked_response(response: object) -> ModelResponse:
-    """Return a provider's answer, all of it of the declared types.
-
-    Raises:
-        ProviderError: it is not; of kind `malformed`.
-    """
+    """Return a provider's answer, all of it of the declared types."""
     try:
         if not isinstance(response, ModelResponse):
             raise Unrecordable("$", f"is {_kind(response)}, not a ModelResponse")
         _check_sequence(response.content, _ANSWER, "$.content")
-        if response.stop_reason not in get_args(StopReason):
-            raise Unrecordable("$.stop_reason", f"is {response.stop_reason!r:.80}, not one of {get_args(StopReason)}")
+        if response.stop_reason not in _STOP_REASONS:
+            raise Unrecordable("$.stop_reason", f"is {response.stop_reason!r:.80}, not one of {_STOP_REASONS}")
         if not isinstance(response.model, str | None):
             raise Unrecordable("$.model", f"is {_kind(response.model)}, not text")
         if not isinstance(response.stop_details, dict | None):
@@ -121,11 +114,7 @@ def checked_response(response: object) -> ModelResponse:
 
 
 def checked_delta(delta: object) -> Delta:
-    """Return a piece of an answer, all of it of the declared types.
-
-    Raises:
-        ProviderError: it is not; of kind `malformed`.
-    """
+    """Return a piece of an answer, all of it of the declared types."""
     try:
         if not isinstance(delta, TextDelta | ThinkingDelta | ToolInputDelta | UsageDelta):
             raise Unrecordable("$", f"is {_kind(delta)}, not a delta or a ModelResponse")
@@ -143,11 +132,7 @@ def checked_delta(delta: object) -> Delta:
 
 
 def checked_messages(messages: object) -> list[Message]:
-    """Return messages of another system, clean.
-
-    Raises:
-        Unrecordable: something in them cannot be recorded; names the path, such as `messages[3].content[0].text`.
-    """
+    """Return messages of another system, clean."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise Unrecordable("messages", f"is {_kind(messages)}, not a list of Message")
     checked: list[Message] = []
@@ -247,11 +232,6 @@ def _kind(value: object) -> str:
 
 
 def checked_provider(given: object) -> Provider:
-    """Return a provider.
-
-    Raises:
-        ConfigError: it is a class, or has no async method `complete`.
-    """
     complete = getattr(given, "complete", None)
     if isinstance(given, type) and callable(complete):
         raise ConfigError(f"a provider is an instance, and this is the class {given.__name__}: call it")

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 import pykka
 
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.future import ActorFuture
-from refold.actors.kernel.lifecycle import Dependents
 from refold.actors.kernel.ref import ActorRef, System
-from refold.actors.kernel.reply import Reply
-from refold.actors.kernel.supervision import log
+from refold.actors.kernel.reply import ActorFuture, Reply
+from refold.actors.kernel.supervision import Dependents, log
 from refold.events.core.errors import ConfigError
 
 R = TypeVar("R")
@@ -157,6 +155,13 @@ class Actor(_PykkaActor):
         """
         return False
 
+    def expects_more(self) -> bool:
+        """Return whether another message is sure to come: the end of work that goes on outside.
+
+        Asked when none is left; then the task that handles messages waits for it, so that it need not be made anew.
+        """
+        return False
+
     def on_failure(
         self,
         exception_type: type[BaseException] | None,
@@ -183,7 +188,9 @@ class Actor(_PykkaActor):
         """
         return self._cell.take_along(wanted, most)
 
-    def spawn(self, work: Coroutine[Any, Any, R], *, name: str = "work") -> asyncio.Task[R]:
+    def spawn(
+        self, work: Coroutine[Any, Any, R], *, name: str = "work", over: Callable[[], object] | None = None
+    ) -> asyncio.Task[R]:
         """Run a coroutine beside the mailbox, until it ends or this instance stops or restarts.
 
         The task is held, cancelled and awaited with the instance. Its error, if it has one, is logged and reported
@@ -192,6 +199,8 @@ class Actor(_PykkaActor):
 
         Args:
             name: for logs and debuggers, after the address.
+            over: called on the loop when the task has ended, also where it was cancelled before its first step, once
+                its error was reported; it must not raise.
 
         Raises:
             ActorStopped: this instance is over; `work` was closed.
@@ -200,7 +209,7 @@ class Actor(_PykkaActor):
         if cell.closed or (cell.actor is not self and cell.actor is not None):
             work.close()
             raise ActorStopped(cell.address, f"this instance is over, and its background work {name!r} was not begun")
-        return cell.dependents.spawn(work, name)
+        return cell.dependents.spawn(work, name, over)
 
     async def start_child(
         self, factory: Callable[..., "Actor"], *args: Any, address: str | None = None, **kwargs: Any

@@ -6,7 +6,7 @@ Read `refold.actors.kernel.actor` first. A cell outlives its instances: refs lea
 How it runs. A message put into an idle mailbox schedules one *activation*, a callback of the loop, which handles
 messages until none is left. A handler that returns without waiting costs no more than that. As soon as something has
 to wait (an async handler, a start, a failure, a stop), a task takes over, goes on with the mailbox, and ends when
-the mailbox is empty: an idle actor has neither task nor queue.
+the mailbox is empty and the actor says of no work that its end is to come: an idle actor has neither task nor queue.
 
 The rules protected here: one message at a time, in order of arrival; an error of any class
 stops at this border, except KeyboardInterrupt and the cancellation of our own task; every asker gets an answer.
@@ -17,6 +17,7 @@ stops at this border, except KeyboardInterrupt and the cancellation of our own t
 
 import asyncio
 from asyncio import CancelledError
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
@@ -27,11 +28,9 @@ from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.lifecycle import Dependents, Passivation
-from refold.actors.kernel.mailbox import START, STOP, Mailbox, Signal
-from refold.actors.kernel.ref import ActorRef, System
+from refold.actors.kernel.ref import START, STOP, ActorRef, Mailbox, Signal, System
 from refold.actors.kernel.reply import Handling, Reply, current_handling
-from refold.actors.kernel.supervision import Moment, ParkedMessage, describe, log
+from refold.actors.kernel.supervision import Dependents, Moment, ParkedMessage, Passivation, describe, log
 from refold.events.core.errors import LogFormatError, RefoldError
 
 R = TypeVar("R")
@@ -54,10 +53,8 @@ class CellSystem(System, Protocol):
     """`ActorSystem` as its cells see it."""
 
     context: Context
-    mailbox_capacity: int
     passivation: Passivation
 
-    def note_shed(self) -> None: ...
     def remember_failed(self, address: str, reason: str) -> None: ...
     def replace(self, cell: "ActorCell") -> "ActorCell | None": ...
     async def start_under(
@@ -78,6 +75,7 @@ class ActorCell(Mailbox[CellSystem]):
         "_dependents",
         "_factory",
         "_interrupted",
+        "_next",
         "_passivating",
         "_restarts_s",
         "_stop_now",
@@ -114,8 +112,9 @@ class ActorCell(Mailbox[CellSystem]):
         self._factory = factory
         self._along: list[Reply] = []  # to messages that are handled together with the present one
         self._task: asyncio.Task[None] | None = None  # held here, since the loop holds tasks weakly
+        self._next: asyncio.Future[None] | None = None  # what the task waits for while nothing is to be handled
         self._passivating = False  # it stops for being idle
-        self._waits = False  # its handlers are async: activations go straight to a task
+        self._waits = False  # its handlers were async of late: activations go straight to a task
         self._stop_now = False  # nothing that can be interrupted is to be waited for any more
         self._interrupted = False  # the task was cancelled for that reason
         self._dependents: Dependents | None = None
@@ -190,9 +189,22 @@ class ActorCell(Mailbox[CellSystem]):
         for reply in along:
             reply.settle(error=error)
 
+    def put_at_once(self, message: object) -> None:
+        """Add a message as `put` does; where the actor is at rest, and need not wait for it, it is handled by then."""
+        if self._running or self._waits or self.actor is None or self._next is not None:
+            self.put(message, None)
+            return
+        self._queue = deque([(message, None)])
+        self._running = True
+        self.system.passivation.woken(self)
+        self.system.context.copy().run(self._activate)
+
     def _schedule(self) -> None:
         self.system.passivation.woken(self)
-        if self._waits:
+        if self._next is not None:
+            if not self._next.done():
+                self._next.set_result(None)
+        elif self._waits:
             self._continue_in_task()
         else:
             self.system.loop.call_soon(self._activate, context=self.system.context.copy())
@@ -242,34 +254,65 @@ class ActorCell(Mailbox[CellSystem]):
             self._end_by(CancelledError(), reply)
 
     async def _run(self, first: Work | None, reply: Reply | None) -> None:
-        """Handle messages until none is left; what has to wait does so here."""
+        """Handle messages until none is left and none is sure to come; what has to wait does so here."""
+        while True:
+            try:
+                if first is not None:
+                    await first
+                    first = None
+                handled = 0
+                while self._queue:
+                    handled += 1
+                    if handled % MESSAGES_PER_ACTIVATION == 0:
+                        await asyncio.sleep(0)
+                    message, reply = self._queue.popleft()
+                    actor = self.actor
+                    if actor is None or type(message) in _SPECIAL or (reply is not None and reply.withdrawn):
+                        await self._take_special(message, reply)
+                        continue
+                    try:
+                        result = actor.on_receive(message)
+                        if isinstance(result, CoroutineType):
+                            result = await self._handled(result, actor)
+                        else:
+                            self._waits = False
+                    except BaseException as error:  # noqa: BLE001 - the actor's border
+                        await self._contain(error, message, reply)
+                    else:
+                        if reply is not None:
+                            reply.settle(result)
+            except BaseException as error:
+                self._end_by(error, reply)
+                raise
+            if not self._expects_more():
+                self._task = None
+                self._rest()
+                return
+            await self._until_next()
+
+    def _expects_more(self) -> bool:
+        if self.actor is None or not self.open:
+            return False
         try:
-            if first is not None:
-                await first
-            handled = 0
-            while self._queue:
-                handled += 1
-                if handled % MESSAGES_PER_ACTIVATION == 0:
-                    await asyncio.sleep(0)
-                message, reply = self._queue.popleft()
-                actor = self.actor
-                if actor is None or type(message) in _SPECIAL or (reply is not None and reply.withdrawn):
-                    await self._take_special(message, reply)
-                    continue
-                try:
-                    result = actor.on_receive(message)
-                    if isinstance(result, CoroutineType):
-                        result = await self._handled(result, actor)
-                except BaseException as error:  # noqa: BLE001 - the actor's border
-                    await self._contain(error, message, reply)
-                else:
-                    if reply is not None:
-                        reply.settle(result)
-        except BaseException as error:
-            self._end_by(error, reply)
+            return self.actor.expects_more()
+        except Exception as error:  # noqa: BLE001 - the actor's border
+            self.system.supervisor.report(self.address, error, "background")
+            return False
+
+    async def _until_next(self) -> None:
+        """Wait for the next message. Nothing is handled meanwhile, so that other code may cancel the task."""
+        self._queue = None
+        self._running = False
+        self._next = self.system.loop.create_future()
+        try:
+            await self._next
+        except CancelledError:
+            if not self.closed:
+                self._task = self._next = None
+                if self._running:
+                    self._schedule()
             raise
-        self._task = None
-        self._rest()
+        self._next = None
 
     async def _take_special(self, message: object, reply: Reply | None) -> None:
         if reply is not None and reply.withdrawn:
@@ -305,11 +348,7 @@ class ActorCell(Mailbox[CellSystem]):
         return self._wait(handler) if limit_s is None else self._wait_for(handler, limit_s)
 
     async def _wait_for(self, handler: Coroutine[Any, Any, object], limit_s: float) -> object:
-        """Await a message's handler for so many seconds.
-
-        Raises:
-            TimeoutError: it was interrupted then.
-        """
+        """Await a message's handler for so many seconds."""
         over = False
 
         def end() -> None:
@@ -454,11 +493,6 @@ class ActorCell(Mailbox[CellSystem]):
     # Starting and stopping
 
     async def _begin(self) -> None:
-        """Make an instance and start it.
-
-        Raises:
-            BaseException: what the factory or `on_start` raised; there is no instance then.
-        """
         actor = self._factory(self.address.partition("/")[2])
         actor._cell = self  # pyright: ignore[reportPrivateUsage] - from `on_start` on the actor is ours
         if actor.mailbox_capacity is not None:

@@ -20,8 +20,7 @@ from pykka._envelope import Envelope  # the one way to give pykka a reply of our
 from pykka.messages import ProxyGetAttr
 
 from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
-from refold.actors.kernel.future import ExcInfo, settle_in_thread
-from refold.actors.kernel.reply import Handling, Reply, current_handling
+from refold.actors.kernel.reply import ExcInfo, Handling, Reply, current_handling, settle_in_thread
 from refold.events.core.errors import BackpressureShed, ConfigError
 
 NO_MESSAGE = ProxyGetAttr(attr_path=())
@@ -40,11 +39,7 @@ class ThreadActorBridge:
     """A ref to a thread actor, for use on the system's loop; threads use the thread actor's own ref."""
 
     def __init__(self, system: AskingSystem, thread_actor: pykka.ActorRef[Any]) -> None:
-        """Lead to `thread_actor`; `ActorSystem.bridge` is the usual way to get one.
-
-        Raises:
-            ConfigError: it is one of our actors, which needs no bridge.
-        """
+        """Lead to `thread_actor`; `ActorSystem.bridge` is the usual way to get one."""
         if not hasattr(thread_actor, "actor_inbox"):
             raise ConfigError(f"{thread_actor} needs no bridge; write `await ref.ask(message, block=False)`")
         self._system = system
@@ -103,9 +98,6 @@ class ThreadActorBridge:
 
         Args:
             timeout: seconds until the outcome is AskTimeout; None = the system's `ask_timeout_s`.
-
-        Raises:
-            ConfigError: called off the system's loop.
         """
         self._check_loop()
         reply = Reply(self._system.loop, self._asked.address)
@@ -114,11 +106,7 @@ class ThreadActorBridge:
         return reply
 
     def proxy(self) -> "pykka.ActorProxy[Any]":
-        """Return a proxy whose calls and attributes are futures to await. Setting an attribute raises WouldDeadlock.
-
-        Raises:
-            pykka.ActorDeadError: the thread actor has stopped.
-        """
+        """Return a proxy whose calls and attributes are futures to await. Setting an attribute raises WouldDeadlock."""
         return pykka.ActorProxy(actor_ref=_BridgedRef(self, self._thread_actor))
 
     def _put(self, envelope: "Envelope[Any]") -> None:
@@ -235,7 +223,6 @@ class _Overtaken(pykka.Future[None]):
         """Note that the message before this one was handled, and so answered."""
 
     def set_exception(self, exc_info: ExcInfo | None = None) -> None:
-        """Note that the actor stopped."""
         self._asked_before.settle_stopped()
 
 

@@ -1,25 +1,176 @@
-"""Refs: how an actor is talked to.
+"""Refs and mailboxes: how an actor is talked to, and where a message waits for it.
 
 A ref names an address in a system, not an instance, so it stays good when the actor is restarted, or stopped for
-being idle and started again. It is a `pykka.ActorRef` and may be used from any thread.
+being idle and started again. It is a `pykka.ActorRef` and may be used from any thread. A mailbox is the queue of one
+address; `refold.actors.kernel.cell` handles what lies in it.
 
-The rule protected here: nobody blocks the loop's own thread. A blocking `ask` or `stop` there raises WouldDeadlock
-before anything is sent; `block=False` and `await` are the loop's spelling.
+The rules: nobody blocks the loop's own thread. A blocking `ask` or `stop` there raises WouldDeadlock before anything is
+sent; `block=False` and `await` are the loop's spelling. An idle mailbox has no queue and nothing scheduled; a full one
+refuses what comes last, and its sender is told; what leaves a mailbox unhandled is answered, or parked if nobody asked.
+To wake a loop from outside costs a system call, so the first thread to enter something wakes the loop, and the others
+only add to the queue; a wake-up runs what entered before it, in order of entering.
 """
 
+import contextlib
 from asyncio import AbstractEventLoop, events
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, overload
+from contextvars import Context
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, overload
 from weakref import ReferenceType, ref
 
+import msgspec
 import pykka
 
 from refold.actors.kernel.clock import Clock
-from refold.actors.kernel.errors import WouldDeadlock
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
 from refold.actors.kernel.pykka_bridge import ThreadActorBridge
-from refold.actors.kernel.reply import Reply, current_handling
+from refold.actors.kernel.reply import ActorFuture, Handling, Reply, current_handling
 from refold.actors.kernel.supervision import ActorFailure, ParkedMessage, Supervisor
+from refold.events.core.errors import BackpressureShed
+
+S = TypeVar("S", bound="System")
+
+
+class Signal:
+    """A message of the kernel to a cell: `START` or `STOP`."""
+
+    __slots__ = ()
+
+
+START: Final = Signal()
+"""The first envelope of a cell that is started explicitly: start the instance, and reply when that is done."""
+STOP: Final = Signal()
+"""Stop when this is reached, and reply True when stopped."""
+
+Envelope = tuple[object, Reply | None]
+"""A message and, if it was asked, where its answer goes."""
+
+
+class Vital(msgspec.Struct, frozen=True):
+    """A message that a full mailbox takes, since it belongs to work that was accepted before."""
+
+    def is_vital(self) -> bool:
+        """Return whether it does; a subclass may leave that to the sender."""
+        return True
+
+
+def is_vital(message: object) -> bool:
+    return type(message) is Signal or (isinstance(message, Vital) and message.is_vital())
+
+
+class Mailbox(Generic[S]):
+    """Envelopes in order of arrival. Only on the system's loop."""
+
+    __slots__ = ("_queue", "_running", "address", "capacity", "handling", "system")
+
+    def __init__(self, system: S, address: str) -> None:
+        self.system = system
+        self.address = address
+        self.capacity = system.mailbox_capacity
+        """Most messages that may wait."""
+        self.handling: Handling | None = None
+        """The hook of the actor that is being awaited, if one is."""
+        self._queue: deque[Envelope] | None = None  # None while idle: an empty deque takes 624 bytes
+        self._running = False  # whether an activation is scheduled or under way
+
+    def put(self, message: object, reply: Reply | None) -> None:
+        """Add a message, and have it handled; raise BackpressureShed where there is no room and it is not vital."""
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = deque()
+        elif len(queue) >= self.capacity and not is_vital(message):
+            self.system.note_shed()
+            raise BackpressureShed(len(queue), self.capacity, of=self.address)
+        if reply is not None:
+            reply.answerer = self
+        queue.append((message, reply))
+        if not self._running:
+            self._running = True
+            self._schedule()
+
+    def depth(self) -> int:
+        """Return how many messages wait; a good guess in any thread."""
+        queue = self._queue
+        return len(queue) if queue is not None else 0
+
+    def has_messages(self) -> bool:
+        return any(type(message) is not Signal for message, _ in self._queue or ())
+
+    def _schedule(self) -> None:
+        raise NotImplementedError
+
+    def _hand_over(self, heir: "Mailbox[S]") -> None:
+        """Give users' messages to the address's next life; who wanted this one stopped has got that."""
+        queue, self._queue = self._queue or deque(), None
+        heir.capacity, capacity = len(queue) + heir.capacity, heir.capacity  # What was taken once has a place.
+        for message, reply in queue:
+            if type(message) is not Signal:
+                heir.put(message, reply)
+            elif reply is not None:
+                reply.settle(True)
+        heir.capacity = capacity
+
+    def _refuse_messages(self, reason: str) -> None:
+        for _ in range(len(self._queue or ())):
+            assert self._queue is not None
+            message, reply = self._queue.popleft()
+            if type(message) is Signal:
+                self._queue.append((message, reply))
+            else:
+                self._refuse(message, reply, reason)
+
+    def _refuse_all(self, reason: str) -> None:
+        """Answer everything that waits with ActorStopped, except what only wanted the stop."""
+        while self._queue:
+            message, reply = self._queue.popleft()
+            if message is STOP and reply is not None:
+                reply.settle(True)
+            else:
+                self._refuse(message, reply, reason)
+
+    def _refuse(self, message: object, reply: Reply | None, reason: str) -> None:
+        if reply is not None:
+            reply.settle(error=ActorStopped(self.address, reason))
+        else:
+            self.system.set_aside(self.address, message, reason)
+
+
+class CrossThreadQueue:
+    """What any thread enters, for one event loop to run."""
+
+    def __init__(self, loop: AbstractEventLoop, context: Context) -> None:
+        self._loop = loop
+        self._context = context
+        self._entered: deque[Callable[[], None]] = deque()
+        self._woken = False
+
+    def enter(self, action: Callable[[], None]) -> bool:
+        """Have the loop run `action` soon, which must not raise; return False if the loop is closed."""
+        self._entered.append(action)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # It is closed.
+                self._loop.call_soon_threadsafe(self._run, context=self._context)
+        if self._loop.is_closed():  # Perhaps before it ran what had woken it.
+            self._entered.clear()
+            return False
+        return True
+
+    def _run(self) -> None:
+        entered = self._entered
+        if not entered:
+            self._woken = False
+            if not entered:  # a thread that comes after this wakes the loop again
+                return
+            self._woken = True
+        try:
+            for _ in range(len(entered)):
+                entered.popleft()()
+        finally:
+            # Once more, when what has entered is handled: a thread that goes on sending need not wake the loop each
+            # time. Also after a KeyboardInterrupt, for a loop that is run again.
+            self._loop.call_soon(self._run, context=self._context)
 
 
 class Receiver(Protocol):
@@ -29,6 +180,7 @@ class Receiver(Protocol):
     def open(self) -> bool: ...
 
     def put(self, message: object, reply: Reply | None) -> None: ...
+    def put_at_once(self, message: object) -> None: ...
 
 
 class System(Protocol):
@@ -36,6 +188,7 @@ class System(Protocol):
 
     clock: Clock
     loop: AbstractEventLoop
+    mailbox_capacity: int
     supervisor: Supervisor
 
     @property
@@ -67,6 +220,7 @@ class System(Protocol):
     def post(self, ref: "ActorRef", message: object, reply: Reply | None, timeout_s: float | None = None) -> None: ...
     def stop_address(self, address: str, reply: Reply, *, now: bool) -> None: ...
     def post_stop(self, address: str, reply: Reply, *, now: bool) -> None: ...
+    def note_shed(self) -> None: ...
     def set_aside(self, address: str, message: object, reason: str) -> None: ...
 
 
@@ -126,12 +280,22 @@ class ActorRef(pykka.ActorRef[Any]):
             BackpressureShed: its mailbox is full.
         """
         if events._get_running_loop() is self.system.loop:
-            cell = self.cell
-            if cell is None or not cell.open:
-                cell = self.cell = self.system.cell_for(self.address)
-            cell.put(message, None)
+            self._open_cell().put(message, None)
         else:
             self.system.post(self, message, None)
+
+    def tell_at_once(self, message: Any) -> None:
+        """Send a message on the loop's own thread; an actor at rest that need not wait has handled it on return.
+
+        So its handler runs within the caller's, in a context of its own. Raises as `tell`.
+        """
+        self._open_cell().put_at_once(message)
+
+    def _open_cell(self) -> Receiver:
+        cell = self.cell
+        if cell is None or not cell.open:
+            cell = self.cell = self.system.cell_for(self.address)
+        return cell
 
     @overload
     def ask(self, message: Any, *, block: Literal[False], timeout: float | None = None) -> ActorFuture[Any]: ...

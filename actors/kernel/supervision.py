@@ -1,21 +1,29 @@
-"""What happens to an actor that fails: restarted after a growing pause, and stopped if that keeps happening.
+"""What happens to an actor that fails, what lives and ends with its instance, and when idle actors are let go.
 
-The same for work beside the actors (`Background`), which is never given up.
+One that fails is restarted after a growing pause, and stopped if that keeps happening; work beside the actors
+(`Background`) is never given up. Only the decision and the report are here; `refold.actors.kernel.cell` carries it out.
 
-Only the decision and the report are here; `refold.actors.kernel.cell` carries it out. The rule protected here: no
-failure is silent. Each is logged on `refold.actors`, remembered, and reported to the system's `on_failure` as an
-`ActorFailure`; a told message that an actor failed on is not handled again by itself, and is kept as a `ParkedMessage`.
+The rules: no failure is silent. Each is logged on `refold.actors`, remembered, and reported to the system's
+`on_failure` as an `ActorFailure`; a told message that an actor failed on is not handled again by itself, and is kept as
+a `ParkedMessage`. What an instance has begun (children, background work) is held strongly, in the order it was started,
+and has ended before anything else happens to it. Only an actor at rest that `may_passivate` is let go, when it has been
+idle for a while, or when more actors live than may; the next message to its address makes a new instance.
 """
 
 import asyncio
 import logging
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Literal, Protocol
+from contextvars import Context
+from functools import partial
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.clock import Clock, Timer
+from refold.actors.kernel.errors import AskCycle
+from refold.actors.kernel.reply import TIMER_RESOLUTION_S, Reply
 from refold.events.core.errors import ConfigError, LogFormatError
 
 log = logging.getLogger("refold.actors")
@@ -94,15 +102,9 @@ class Supervisor:
         """The last ones, oldest first."""
 
     def judge(self, address: str, error: BaseException, during: Moment, restarts_s: list[float]) -> float | None:
-        """Decide what follows a failure, and report it.
+        """Report a failure; return the seconds to wait before the restart, or None where the actor is to be stopped.
 
-        Args:
-            restarts_s: times of the actor's earlier restarts; those before the window are removed, and the one
-                decided on now is added.
-
-        Returns:
-            Seconds to wait before the restart, or None if the actor is to be stopped: it failed too often, or
-            the log that it is rebuilt from is damaged.
+        Of `restarts_s`, the times of its earlier restarts, those before the window are removed, and this one is added.
         """
         now_s = self._clock.monotonic_s()
         restarts_s[:] = [time_s for time_s in restarts_s if now_s - time_s < self._policy.window_s]
@@ -114,18 +116,9 @@ class Supervisor:
         return None if stopped else self._policy.pause_s(len(restarts_s))
 
     def begun_again(self, name: str, error: BaseException, restarts: int) -> None:
-        """Remember that background work ended before its time, and tell the listener; it has been logged."""
         self.background_restarts += 1
-        self._tell(
-            ActorFailure(
-                address=f"background/{name}",
-                error_type=f"{type(error).__module__}.{type(error).__qualname__}",
-                message=str(error) or "it was cancelled by other code",
-                during="background",
-                restarts=restarts,
-                stopped=False,
-            )
-        )
+        said = str(error) or "it was cancelled by other code"
+        self._tell(f"background/{name}", error, said, "background", restarts, stopped=False)
 
     def report(
         self, address: str, error: BaseException, during: Moment, *, restarts: int = 0, stopped: bool = False
@@ -142,17 +135,19 @@ class Supervisor:
         else:
             outcome = "nothing else changes for it"
         log.error("actor %s failed in %s: %s; %s", address, during, describe(error), outcome, exc_info=error)
+        self._tell(address, error, str(error), during, restarts, stopped=stopped)
+
+    def _tell(
+        self, address: str, error: BaseException, said: str, during: Moment, restarts: int, *, stopped: bool
+    ) -> None:
         failure = ActorFailure(
             address=address,
             error_type=f"{type(error).__module__}.{type(error).__qualname__}",
-            message=str(error),
+            message=said,
             during=during,
             restarts=restarts,
             stopped=stopped,
         )
-        self._tell(failure)
-
-    def _tell(self, failure: ActorFailure) -> None:
         self.failures.append(failure)
         if self._on_failure is None:
             return
@@ -163,7 +158,6 @@ class Supervisor:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error in one line: its class and text."""
     return f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
 
 
@@ -228,11 +222,9 @@ class Background:
             self._task.cancel()
 
     async def wait(self) -> None:
-        """Return when it is over."""
         await asyncio.wait([self._finished])
 
     async def stop(self) -> None:
-        """End it, and return when it has ended."""
         self.end()
         await self.wait()
 
@@ -273,3 +265,139 @@ class Background:
             self._finished.set_result(None)
             if self._over is not None:
                 self._over()
+
+
+R = TypeVar("R")
+
+
+class TaskSystem(Protocol):
+    """As much of an actor system as background work needs to know."""
+
+    loop: AbstractEventLoop
+    context: Context
+    supervisor: Supervisor
+
+
+class Child(Protocol):
+    """As much of a cell as what ends it needs to know."""
+
+    def request_stop(self, *, now: bool, reply: Reply | None = None) -> Reply: ...
+    def passivate(self) -> None: ...
+
+
+class Dependents:
+    """The children and the background tasks of the cell of one address."""
+
+    __slots__ = ("_address", "_system", "_tasks", "children")
+
+    def __init__(self, system: TaskSystem, address: str) -> None:
+        self._system = system
+        self._address = address
+        self.children: dict[str, Child] = {}
+        """By address, oldest first."""
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def spawn(
+        self, work: Coroutine[Any, Any, R], name: str, over: Callable[[], object] | None = None
+    ) -> asyncio.Task[R]:
+        system = self._system
+        task = system.loop.create_task(_contained(work), name=f"{self._address} {name}", context=system.context.copy())
+        self._tasks[task] = None
+        task.add_done_callback(partial(self._ended, work, over))
+        return task
+
+    def busy(self) -> bool:
+        return bool(self.children or self._tasks)
+
+    def cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def end_tasks(self) -> None:
+        while self._tasks:
+            self.cancel_tasks()
+            for task in list(self._tasks):
+                await asyncio.wait([task])
+
+    async def stop_children(self, *, now: bool) -> None:
+        stopping = [(child, child.request_stop(now=now)) for child in reversed(list(self.children.values()))]
+        for child, stopped in stopping:
+            try:
+                await stopped
+            except AskCycle:  # its handler waits for us, so it will not come to its end by itself
+                await child.request_stop(now=True)
+
+    def _ended(
+        self, work: Coroutine[Any, Any, object], over: Callable[[], object] | None, task: asyncio.Task[Any]
+    ) -> None:
+        self._tasks.pop(task, None)
+        work.close()  # cancelled before its first step, it would warn of that
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._system.supervisor.report(self._address, error, "background")
+        if over is not None:
+            over()
+
+
+async def _contained(work: Coroutine[Any, Any, R]) -> R:
+    """Await background work; SystemExit would stop the loop, so it becomes an ordinary error."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise RuntimeError(f"background work raised {describe(error)}") from error
+
+
+class Passivation:
+    """The idle actors of one system that may be let go, longest idle first."""
+
+    def __init__(self, clock: Clock, after_s: float | None, live_max: int | None) -> None:
+        self._clock = clock
+        self._after_s = after_s
+        self._live_max = live_max
+        self._idle: dict[Child, float] = {}  # when each came to rest, on the monotonic clock
+        self._timer: Timer | None = None
+        self.going = 0
+        """Actors that are being let go now."""
+        self.count = 0
+        """Actors that were let go so far."""
+
+    def rested(self, cell: Child, live: int) -> None:
+        """Note that an actor that may be let go has nothing to do, `live` actors living now."""
+        self._idle[cell] = self._clock.monotonic_s() if self._after_s is not None else 0.0
+        self.make_room(live)
+        if self._timer is None and self._after_s is not None and self._idle:
+            self._timer = self._clock.call_later(self._after_s, self._look)
+
+    def woken(self, cell: Child) -> None:
+        self._idle.pop(cell, None)
+
+    def make_room(self, live: int) -> None:
+        """Let actors go, longest idle first, until no more live than may, or none is idle."""
+        while self._live_max is not None and live - self.going > self._live_max and self._idle:
+            self._let_go(next(iter(self._idle)))
+
+    def end(self) -> None:
+        self._idle.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _let_go(self, cell: Child) -> None:
+        del self._idle[cell]
+        self.going += 1
+        self.count += 1
+        cell.passivate()
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._after_s is None:
+            return
+        now_s = self._clock.monotonic_s()
+        while self._idle:
+            cell, rested_s = next(iter(self._idle.items()))
+            remaining_s = rested_s + self._after_s - now_s
+            if remaining_s > TIMER_RESOLUTION_S:
+                self._timer = self._clock.call_later(remaining_s, self._look)
+                return
+            self._let_go(cell)

@@ -12,6 +12,7 @@ import contextvars
 import math
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -21,15 +22,14 @@ from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.cell import ActorCell
 from refold.actors.kernel.clock import Clock, SystemClock, moved_after
 from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
-from refold.actors.kernel.lifecycle import Passivation
-from refold.actors.kernel.mailbox import START, CrossThreadQueue, is_vital
 from refold.actors.kernel.pykka_bridge import ThreadActorBridge
-from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.ref import START, ActorRef, CrossThreadQueue, is_vital
 from refold.actors.kernel.reply import OpenAsks, Reply, current_handling
 from refold.actors.kernel.supervision import (
     ActorFailure,
     Background,
     ParkedMessage,
+    Passivation,
     RestartPolicy,
     Supervisor,
     Work,
@@ -297,11 +297,7 @@ class ActorSystem:
         return None
 
     def cell_for(self, address: str) -> ActorCell:
-        """For refs and cells: return the cell of an address, made if need be.
-
-        Raises:
-            ActorStopped: nobody at the address takes messages.
-        """
+        """For refs and cells: return the cell of an address, made if need be; raise ActorStopped if none can be."""
         reason = self.unreachable_because(address)
         if reason is not None:
             raise ActorStopped(address, reason)
@@ -363,16 +359,15 @@ class ActorSystem:
         reply: Reply | None,
         timeout_s: float | None = None,
     ) -> None:
-        """For refs and cells: send from a thread that is not the loop's.
-
-        Raises:
-            ActorStopped: under tell only: nobody there takes messages; an ask gets it as its reply.
-            BackpressureShed: under tell only: the mailbox is full; an ask gets it as its reply.
-        """
+        """For refs and cells: send from a thread that is not the loop's; an ask gets the error as its reply."""
         address = ref.address
-        reason = self.unreachable_because(address)
-        error = ActorStopped(address, reason) if reason is not None else self._count_posted(address, message)
-        if error is None and not self._from_threads.enter(lambda: self._deliver_posted(ref, message, reply, timeout_s)):
+        cell = self._cells.get(address)
+        reason = self.unreachable_because(address) if cell is None or not cell.open else None
+        error = ActorStopped(address, reason) if reason is not None else self._count_posted(address, cell, message)
+        if error is None and not self._from_threads.enter(
+            partial(self._deliver_posted, ref, message, reply, timeout_s)
+        ):
+            self._uncount_posted(address)
             error = ActorStopped(address, "its event loop is closed")
         if error is not None:
             if reply is None:
@@ -384,9 +379,7 @@ class ActorSystem:
         if not self._from_threads.enter(lambda: self.stop_address(address, reply, now=now)):
             reply.settle(False)
 
-    def _count_posted(self, address: str, message: object) -> BackpressureShed | None:
-        """Count a message that another thread sends, or say that its mailbox is full."""
-        cell = self._cells.get(address)
+    def _count_posted(self, address: str, cell: ActorCell | None, message: object) -> BackpressureShed | None:
         depth, capacity = (0, self.mailbox_capacity) if cell is None else (cell.depth(), cell.capacity)
         with self._posting:
             posted = self._posted.get(address, 0)
@@ -416,7 +409,10 @@ class ActorSystem:
             self.deliver(ref, message, reply, timeout_s)
             return
         try:
-            self.cell_for(ref.address).put(message, None)
+            cell = self._cells.get(ref.address)
+            if cell is None or not cell.open:
+                cell = self.cell_for(ref.address)
+            cell.put(message, None)
         except (ActorStopped, BackpressureShed) as error:
             self.set_aside(ref.address, message, str(error))
 

@@ -9,12 +9,12 @@ integer where the type says float, can make no difference.
 And no function but `evolve` may change the state, since the next actor, folded from the log, would decide by another
 one. So the state is encoded before and after `admit`, `react` and `pending`, and compared. That must cost only some
 microseconds on average, also where states are large: a state of up to `SMALL_BYTES` is always compared, a larger one
-once for each `BYTES_PER_CALL` that it has, and one beyond `LARGE_BYTES` even less often;
+once for each `BYTES_PER_CALL` that it has, and one beyond `LARGE_BYTES` even less often and never at first;
 `refold.scenarios.core_exploration` compares always.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import cache
 from types import NoneType
 from typing import Any, TypeGuard, TypeVar, get_args
@@ -50,6 +50,9 @@ BYTES_PER_CALL = 256
 LARGE_BYTES = 1024 * 1024
 """To write down a state that takes more keeps the loop for long, so it is done the more seldom the longer it takes."""
 
+BYTES_PER_ITEM = 64
+"""So much an item of a state takes, at least about; it tells a large state without writing it down."""
+
 UNWRITABLE_REST = 1_000
 """Calls that pass before a state is tried again that could not be written down."""
 
@@ -57,12 +60,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class StateWatch:
-    """Looks at the states of one kind of actors.
-
-    Args:
-        state_type: of those states.
-        always: however large they are.
-    """
+    """Looks at the states of one kind of actors, where it says `always` however large they are."""
 
     def __init__(self, state_type: type[State], *, always: bool = False) -> None:
         self._fields = tuple(name for name in state_type.__struct_fields__ if name != "keys")  # Which grow for ever.
@@ -72,25 +70,37 @@ class StateWatch:
 
     def before(self, function: str, state: State) -> bytes | None:
         """Return what `changed` needs to know of a state before `function` gets it; None = nobody looks this time."""
-        rest = self._rests.get(function, 0)
-        if rest > 0 and not self._always:
+        rest = self._rests.pop(function, None)
+        if rest is None and not self._always and (size := self._least_size(state)) > LARGE_BYTES:
+            rest = _rest_of(size)  # It would keep the loop at the first call of a process, too.
+        if rest and not self._always:
             self._rests[function] = rest - 1
             return None
         written = self._written(state)
         if written is None:
             self._rests[function] = UNWRITABLE_REST
         elif len(written) > SMALL_BYTES:
-            self._rests[function] = len(written) // BYTES_PER_CALL * (1 + len(written) // LARGE_BYTES)
+            self._rests[function] = _rest_of(len(written))
         return written
 
     def changed(self, state: State, before: bytes | None) -> bool:
         return before is not None and self._written(state) != before
+
+    def _least_size(self, state: State) -> int:
+        values: list[object] = [getattr(state, name) for name in self._fields]
+        return BYTES_PER_ITEM * sum(
+            len(value) for value in values if isinstance(value, Sized) and not isinstance(value, str | bytes)
+        )
 
     def _written(self, state: State) -> bytes | None:
         try:
             return _encode([getattr(state, name) for name in self._fields])
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError):
             return None
+
+
+def _rest_of(size: int) -> int:
+    return size // BYTES_PER_CALL * (1 + size // LARGE_BYTES)
 
 
 R = TypeVar("R")
@@ -130,21 +140,16 @@ class CheckedCore(PureCore[S, C, E]):
             "and give one that was renamed its old tag or an upcaster",
         )
         self._event_types = event_types
+        self._never_reacts = type(self.functions).react is PureCore.react  # pyright: ignore[reportUnknownMemberType]
         self._never_pending = type(self.functions).pending is PureCore.pending  # pyright: ignore[reportUnknownMemberType]
         self._watch = StateWatch(self._state_type, always=always_watched)
         self._mutable = frozenset(event for event in event_types if not _is_immutable(event))
 
     def initial(self) -> S:
-        """Return the state before the first event."""
         return self._state_type()
 
     def admit(self, state: S, command: C) -> E | Recorded:
-        """Return the stimulus that `command` becomes, or that it has been recorded before.
-
-        Raises:
-            CommandRejected: it may not happen now, or cannot be recorded.
-            CoreFailed: the user's function failed, or changed the state.
-        """
+        """Return the stimulus that `command` becomes, or that it has been recorded before."""
         key = _key_of(command)
         if key is not None and (known := state.keys.get(key.key)) is not None:
             if known.digest == key.digest:
@@ -167,11 +172,7 @@ class CheckedCore(PureCore[S, C, E]):
         return self._recorded(stimulus)
 
     def evolve(self, state: S, event: E) -> S:
-        """Return what is true after `event`, its version counted.
-
-        Raises:
-            CoreFailed: the user's function failed.
-        """
+        """Return what is true after `event`, its version counted."""
         version = state.version + 1
         if type(event) in self._mutable:  # The state may keep parts of it, and change them later.
             own = self._recorded(event)
@@ -194,23 +195,16 @@ class CheckedCore(PureCore[S, C, E]):
         return state
 
     def react(self, state: S, event: E) -> Sequence[E]:
-        """Return what follows from `event`, each as the log will give it back.
-
-        Raises:
-            CoreFailed: the user's function failed, gave no list, or changed the state.
-        """
+        """Return what follows from `event`, each as the log will give it back."""
+        if self._never_reacts:
+            return ()
         decided = self._shown(
             "react", event, state, lambda: self._list("react", "events", self.functions.react(state, event))
         )
         return [self._recorded(consequence) for consequence in decided]
 
     def pending(self, state: S) -> Sequence[Effect]:
-        """Return the work that should be in flight.
-
-        Raises:
-            CoreFailed: the user's function failed, gave no list, or changed the state; or two effects have one key, or
-                a key cannot be one, or a time.
-        """
+        """Return the work that should be in flight."""
         if self._never_pending:
             return ()
         effects = self._shown(
@@ -233,19 +227,9 @@ class CheckedCore(PureCore[S, C, E]):
         return effects
 
     def due(self, effect: WaitUntil) -> C:
-        """Return the command that says that a time has come.
-
-        Raises:
-            CoreFailed: the user's function failed, or gave no command.
-        """
         return self._command("due", self._called("due", effect, lambda: self.functions.due(effect)))
 
     def failed(self, effect: Effect, error: Exception) -> C | None:
-        """Return the command that says that work failed; None = none.
-
-        Raises:
-            CoreFailed: the user's function failed, or gave what is no command.
-        """
         command = self._called("failed", effect, lambda: self.functions.failed(effect, error))
         return None if command is None else self._command("failed", command)
 
@@ -302,11 +286,7 @@ class CheckedCore(PureCore[S, C, E]):
             ) from error
 
     def _recorded(self, event: E) -> E:
-        """Return a decided event as the log gives it back, which shares nothing with its maker.
-
-        Raises:
-            Unrecordable: it cannot be recorded; names the path.
-        """
+        """Return a decided event as the log gives it back, which shares nothing with its maker."""
         if not isinstance(event, self._event_types):
             names = ", ".join(cls.__name__ for cls in self._event_types)
             raise CoreFailed(f"{self.name} decides {event!r:.80}, which is none of its events ({names})")
@@ -336,7 +316,8 @@ def _key_of(command: object) -> CommandKey | None:
 @cache
 def _fields_of(command: type[KeyedCommand]) -> tuple[tuple[str, object], ...]:
     """Return the name and the default of each field; msgspec works that out anew each time that it is asked."""
-    return tuple((field.name, field.default) for field in msgspec.structs.fields(command))
+    fields = msgspec.structs.fields(command)
+    return tuple((field.name, field.default) for field in fields if field.name not in command.beside_content)
 
 
 def _checked_state(core: str, state: Any) -> Any:

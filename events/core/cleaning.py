@@ -195,16 +195,9 @@ def _serialised(value: object) -> object:
 
 
 def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: bool = False) -> None:
-    """Do nothing if `value`, a part of an event, is read back equal to what is written.
+    """Raise `Unrecordable` with the path of the first part of `value`, a part of an event, that is not read back equal.
 
-    Args:
-        value: a field's value, or a part of it.
-        path: its place, for the error.
-        depth: how deep that place is in the event.
-        inside_json: whether it lies in a JSON value, where nothing but plain JSON is read back.
-
-    Raises:
-        Unrecordable: it is not; names the path of the first part that is not.
+    Inside a JSON value nothing but plain JSON is.
     """
     kind = type(value)
     if value is None or kind is bool:

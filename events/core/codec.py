@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar, Union
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from refold.events.core.cleaning import RECORDED_DEPTH_MAX, Unrecordable, check_recordable
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.event import Event
-from refold.events.core.ids import EventRef, StreamName, event_ref
-from refold.events.core.records import StoredEvent
+from refold.events.core.ids import EventRef, StreamName
+from refold.events.core.records import StoredEvent, event_ref
 
 Upcaster = Callable[[JsonObject], JsonObject]
 """Turns the JSON object of one version into that of the next; its `type` included."""
@@ -34,9 +35,6 @@ class Upcasters:
     Args:
         steps: from an old tag to the next tag and the function that makes the step.
         current: the tags that event classes have today.
-
-    Raises:
-        ConfigError: a step begins at a current tag, leads to a tag that nothing knows, or steps go in a circle.
     """
 
     def __init__(self, steps: Mapping[str, tuple[str, Upcaster]], current: Iterable[str]) -> None:
@@ -113,6 +111,7 @@ class EventCodec(Generic[E]):
         self.tags: tuple[str, ...] = tuple(sorted(str(cls.__struct_config__.tag) for cls in event_types))
         self._encoder = msgspec.json.Encoder()
         self._decoder: msgspec.json.Decoder[E] = msgspec.json.Decoder(Union[tuple(event_types)])  # noqa: UP007
+        self._decode = self._decoder.decode
         self._unknown = unknown
         self._upcasters = upcasters if upcasters is not None else Upcasters({}, self.tags)
 
@@ -125,11 +124,7 @@ class EventCodec(Generic[E]):
         return self._encoded(event)[0]
 
     def as_recorded(self, event: E) -> E:
-        """Return `event` as it would be read back, without its time; it shares nothing with `event`.
-
-        Raises:
-            Unrecordable: as for `encode`.
-        """
+        """Return `event` as it would be read back, without its time; it shares nothing with `event`."""
         return self._encoded(event)[1]
 
     def _encoded(self, event: E) -> tuple[bytes, E]:
@@ -157,17 +152,18 @@ class EventCodec(Generic[E]):
         Raises:
             LogFormatError: the JSON is damaged or too long, or its tag is unknown; names the event's place.
         """
-        if len(stored.data) > EVENT_BYTES_MAX:
+        data = stored.data
+        if len(data) > EVENT_BYTES_MAX:
             place = event_ref(stored.stream, stored.version)
             raise LogFormatError(
-                f"event {place} is damaged: it has {len(stored.data):,} bytes, and none is written of more than "
+                f"event {place} is damaged: it has {len(data):,} bytes, and none is written of more than "
                 f"{EVENT_BYTES_MAX:,}"
             )
         try:
-            event = self._decoder.decode(stored.data)
+            event = self._decode(data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             event = self._decode_older(stored, error)
-        msgspec.structs.force_setattr(event, "at", stored.at)  # Fresh from the decoder, so nobody else has it.
+        force_setattr(event, "at", stored.at)  # Fresh from the decoder, so nobody else has it.
         return event
 
     def decode_all(self, stored: Iterable[StoredEvent]) -> list[E]:

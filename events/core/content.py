@@ -6,7 +6,7 @@ outside pass through `refold.events.core.cleaning` first.
 """
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 import msgspec
 
@@ -25,6 +25,19 @@ def is_json_object(value: object) -> TypeGuard[JsonObject]:
 
 def is_json_array(value: object) -> TypeGuard[list[Json]]:
     return isinstance(value, list)
+
+
+J = TypeVar("J")
+
+
+def own_json(value: J) -> J:
+    """Return a JSON value in objects and arrays of its own; many times as fast as `copy.deepcopy`."""
+    copied: object = value
+    if is_json_object(value):
+        copied = {name: own_json(item) for name, item in value.items()}
+    elif is_json_array(value):
+        copied = [own_json(item) for item in value]
+    return cast("J", copied)
 
 
 ErrorKind = Literal[
@@ -227,13 +240,19 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 def text_of(content: tuple[Block, ...]) -> str:
-    """Return the text of the text blocks of `content`, in order, joined without anything between."""
     return "".join(block.text for block in content if type(block) is TextBlock)
 
 
 def without_blanks(content: Iterable[B]) -> tuple[B, ...]:
     """Return `content` without the texts that hold nothing but white space, which providers refuse."""
-    return tuple(block for block in content if not (isinstance(block, TextBlock) and not block.text.strip()))
+    return tuple([block for block in content if not (isinstance(block, TextBlock) and not block.text.strip())])
+
+
+def texts_of(content: tuple[Block, ...]) -> tuple[TextBlock | StoredBlock, ...]:
+    """Return the text blocks of `content`, and what stands for such."""
+    return tuple(
+        block for block in content if type(block) is TextBlock or (type(block) is StoredBlock and block.holds == "text")
+    )
 
 
 def tool_uses(content: tuple[Block, ...]) -> list[ToolUseBlock]:

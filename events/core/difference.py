@@ -49,18 +49,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_difference(left: object, right: object, path: str) -> Difference | None:
-    """Return the first of the `differences`, or None."""
     return next(differences(left, right, path), None)
 
 
 def differences(left: object, right: object, path: str) -> Iterator[Difference]:
-    """Give the places where `left` and `right` differ, in the order of the left one's fields.
-
-    Args:
-        left: a Struct, or anything that JSON has a form for.
-        right: likewise.
-        path: name of the whole value; each difference's path begins with it.
-    """
+    """Give the places where `left`, called `path`, and `right` differ, in the order of the left one's fields."""
     if isinstance(left, msgspec.Struct) and isinstance(right, msgspec.Struct):
         yield from _in_structs(left, right, path)
     elif is_json_object(left) and is_json_object(right):

@@ -27,6 +27,8 @@ The actor kernel adds ActorStopped, AskTimeout, AskCycle and WouldDeadlock (`ref
 from RefoldError and from pykka's errors.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Literal
 
 ProviderErrorKind = Literal[
@@ -50,6 +52,16 @@ class RefoldError(Exception):
 
 class ConfigError(RefoldError):
     """A configuration, name or argument cannot work; nothing was started or recorded."""
+
+
+@contextmanager
+def needed_by(what: str, *, extra: str) -> Generator[None, None, None]:
+    """Have an import that fails in its block say which of Refold's extras to install; `what` is in the plural."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or extra).partition(".")[0]
+        raise ConfigError(f"{what} need the package {package}: pip install 'refold[{extra}]'") from error
 
 
 class CommandRejected(RefoldError):
@@ -85,11 +97,6 @@ class BackpressureShed(RefoldError):
     """
 
     def __init__(self, depth: int, capacity: int, *, of: str = "this") -> None:
-        """Say that there was no room.
-
-        Args:
-            of: whose queue it is, such as an actor's address.
-        """
         super().__init__(f"{of} has no room: {depth} are waiting and the capacity is {capacity}; send again later")
         self.depth = depth
         self.capacity = capacity
@@ -223,13 +230,12 @@ class LogInUse(PersistenceError):
     Attributes:
         pid: process id of the owner, or None if it cannot be told.
         host: host name of the owner, or None if it cannot be told.
+        by: both, in words.
     """
 
     def __init__(self, path: str, *, pid: int | None, host: str | None) -> None:
-        super().__init__(
-            f"the log {path} is in use by process {pid if pid is not None else '(unknown)'} on host "
-            f"{host or '(unknown)'}; stop that runtime, or use another log"
-        )
+        self.by = f"process {pid or '(unknown)'} on host {host or '(unknown)'}"
+        super().__init__(f"the log {path} is in use by {self.by}; stop that runtime, or use another log")
         self.path = path
         self.pid = pid
         self.host = host

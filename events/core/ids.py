@@ -7,7 +7,7 @@ checker a `SessionId` is not a `RunId`. Identifiers that Refold makes up derive 
 
 from typing import NewType
 
-from refold.events.core.errors import ConfigError, LogFormatError
+from refold.events.core.errors import ConfigError
 
 SessionId = NewType("SessionId", str)
 """The caller's name for a session, any text of 1 to 512 UTF-8 bytes without NUL or lone surrogates."""
@@ -33,23 +33,15 @@ EventRef = NewType("EventRef", str)
 PayloadHash = NewType("PayloadHash", str)
 """Lower-case hexadecimal SHA-256 of a payload's bytes; where those bytes are stored once."""
 
-VERSION_DIGITS_MAX = 19
-"""Of a version in a reference; a log holds versions below 2**63."""
 
 IDENTIFIER_BYTES_MAX = 512
 """Longest accepted identifier, in UTF-8 bytes."""
 
 
 def checked_identifier(value: object, what: str) -> str:
-    """Return `value` unchanged if it can name something.
+    """Return `value` unchanged if it can name something, else raise ConfigError, which calls it `what`.
 
-    Args:
-        value: the caller's identifier.
-        what: the word for it in the error, such as `"session id"`.
-
-    Raises:
-        ConfigError: it is not a string, empty, longer than `IDENTIFIER_BYTES_MAX`, or holds NUL or a lone
-            surrogate, which neither SQLite nor JSON can carry.
+    Neither SQLite nor JSON can carry NUL and lone surrogates.
     """
     if not isinstance(value, str):
         raise ConfigError(f"a {what} must be a string, not {type(value).__name__}")
@@ -72,29 +64,8 @@ def stream_name(kind: str, identifier: str) -> StreamName:
 
 
 def kind_and_identifier(stream: str) -> tuple[str, str]:
-    """Split a stream name at its first slash.
-
-    Raises:
-        ConfigError: there is no slash, or nothing before or after it.
-    """
+    """Split a stream name at its first slash."""
     kind, slash, identifier = stream.partition("/")
     if not (kind and slash and identifier):
         raise ConfigError(f'{stream!r} is not a stream name; write "<kind>/<id>", such as "session/alice"')
     return kind, identifier
-
-
-def event_ref(stream: str, version: int) -> EventRef:
-    """Return the reference to one event, `"session/alice@3"`."""
-    return EventRef(f"{stream}@{version}")
-
-
-def version_in(reference: EventRef) -> int:
-    """Return the version of the event that a recorded reference names.
-
-    Raises:
-        LogFormatError: it names none.
-    """
-    version = reference.rpartition("@")[2]
-    if not (version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS_MAX):
-        raise LogFormatError(f"the log is damaged: {reference[:80]!r} does not name an event")
-    return int(version)

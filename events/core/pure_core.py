@@ -28,9 +28,11 @@ runs without those checks. Times are integers, microseconds since the epoch, UTC
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from refold.events.core.codec import Upcaster
 from refold.events.core.errors import ConfigError, CoreFailed, LogFormatError
@@ -83,11 +85,9 @@ def noted(effects: Sequence[Effect], before: Iterable[str]) -> tuple[str, ...]:
     """Return what the log notes of pending effects: their keys, then a digest of what the new ones are.
 
     So that a replay compares the effects and not only their keys. One that can be written in no JSON has no digest.
-
-    Args:
-        effects: all that a state asks for.
-        before: the keys of those that it asked for before the batch.
     """
+    if not effects:
+        return ()
     keys, known = tuple([effect.key for effect in effects]), frozenset(before)
     new = [(type(effect).__name__, effect) for effect in effects if effect.key not in known]
     if not new:
@@ -99,7 +99,6 @@ def noted(effects: Sequence[Effect], before: Iterable[str]) -> tuple[str, ...]:
 
 
 def keys_of(pending: Sequence[str]) -> tuple[str, ...]:
-    """Return the keys among what the log notes of pending effects."""
     return tuple([key for key in pending if not key.startswith(DIGEST_MARK)])
 
 
@@ -143,6 +142,9 @@ class KeyedCommand(msgspec.Struct, frozen=True, kw_only=True):
     The same key gets the first outcome, also after a restart; the same key on another command is refused. What it
     becomes must be a `KeyedEvent`.
     """
+
+    beside_content: ClassVar[frozenset[str]] = frozenset()
+    """Fields that do not count where two commands with one key are compared."""
 
     key: str | None = None
     """Chosen by the sender; None = this command is sent once."""
@@ -230,12 +232,9 @@ class PureCore(ABC, Generic[S, C, E]):
         return None
 
 
+@lru_cache(maxsize=256)
 def types_of(core: type[PureCore[Any, Any, Any]]) -> tuple[Any, Any, Any]:
-    """Return the three types that a core's class was made with.
-
-    Raises:
-        ConfigError: it was made without them.
-    """
+    """Return the three types that a core's class was made with."""
     for cls in core.__mro__:
         for base in getattr(cls, "__orig_bases__", ()):
             arguments = get_args(base)
@@ -285,23 +284,19 @@ def plan(
 def replan(
     core: PureCore[S, C, E], state: S, stimulus: E, at: int, recorded: Callable[[E], E] | None = None
 ) -> Plan[S, E]:
-    """Decide what follows from `stimulus`: each event is followed by what it causes before its next sibling is.
-
-    Raises:
-        CoreFailed: the consequences do not end, or a function of a user's core failed.
-    """
+    """Decide what follows from `stimulus`: each event is followed by what it causes before its next sibling is."""
     # A stack, so that the batch is in depth-first order: `react` never sees a state that lacks the consequences of an
     # older sibling, and a decision is never taken from a state that is out of date. Live and in replay alike, the batch
     # follows from the stimulus alone; that is why the log records commands only as what they became.
     events: list[E] = []
     waiting: list[E] = [stimulus]
+    evolve, react = core.evolve, core.react
     while waiting:
         event = waiting.pop() if recorded is None else recorded(waiting.pop())
-        msgspec.structs.force_setattr(event, "at", at)  # Ours alone until the batch is decided.
-        state = core.evolve(state, event)
+        force_setattr(event, "at", at)  # Ours alone until the batch is decided.
+        state = evolve(state, event)
         events.append(event)
-        consequences = core.react(state, event)
-        if consequences:
+        if consequences := react(state, event):
             waiting.extend(reversed(consequences))
         if len(events) > CONSEQUENCES_MAX:
             name = getattr(core, "name", type(core).__name__)
@@ -330,3 +325,8 @@ def evolve_all(core: PureCore[S, C, E], events: Iterable[E], state: S | None = N
             f"version {version} contradicts the events before it: {said}; `refold check` says where"
         ) from error
     return current
+
+
+def content_digest(content: object) -> str:
+    """Return the digest under which a keyed command's content is remembered."""
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""The shapes in which batches enter a store and leave it, and the digest that chains them.
+"""The shapes in which batches enter a store and leave it, what refers to an event, and the digest that chains them.
 
 Stores know nothing of event classes: they keep `data`, the JSON text of one event, whose `type` member is
 the event's versioned tag (`session.run_started.v1`). `refold.events.core.codec` turns events into these records
@@ -10,10 +10,17 @@ against editing of the middle, not against a person who rewrites the whole tail.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import msgspec
 
+from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import EventRef, StreamName
+
+VERSION_DIGITS_MAX = 19
+"""Of a version in a reference; a log holds versions below 2**63."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class EncodedBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,14 +112,59 @@ def next_chain(previous: bytes, batch: EncodedBatch) -> bytes:
 
     It covers everything that a store keeps of a batch except positions, which an import may change.
     """
-    header = msgspec.json.encode(
+    header = _encode(
         (
             batch.expected_version,
             batch.at,
             batch.pending,
             batch.correlation,
             batch.causation,
-            [len(event) for event in batch.events],
+            list(map(len, batch.events)),
         )
     )
     return hashlib.sha256(b"".join((previous, header, b"\n", *batch.events))).digest()
+
+
+def stored_events(batch: EncodedBatch, position: int, chain: bytes | None = None) -> list[StoredEvent]:
+    """Return the events of a batch as a store gives them back, the first of them at `position`."""
+    version = batch.expected_version + 1
+    first, *rest = (
+        StoredEvent(
+            position=position + index,
+            stream=batch.stream,
+            version=version + index,
+            batch=version,
+            at=batch.at,
+            data=data,
+        )
+        for index, data in enumerate(batch.events)
+    )
+    told = {"correlation": batch.correlation, "causation": batch.causation, "chain": chain, "pending": batch.pending}
+    return [msgspec.structs.replace(first, **told), *rest]
+
+
+def batch_of(stored: Sequence[StoredEvent]) -> EncodedBatch:
+    """Return what was appended as these events of one batch; whether it began a fork is not told."""
+    first = stored[0]
+    return EncodedBatch(
+        stream=first.stream,
+        expected_version=first.version - 1,
+        at=first.at,
+        events=tuple(event.data for event in stored),
+        pending=first.pending or (),
+        correlation=first.correlation,
+        causation=first.causation,
+    )
+
+
+def event_ref(stream: str, version: int) -> EventRef:
+    """Return the reference to one event, `"session/alice@3"`."""
+    return EventRef(f"{stream}@{version}")
+
+
+def version_in(reference: EventRef) -> int:
+    """Return the version of the event that a recorded reference names."""
+    version = reference.rpartition("@")[2]
+    if not (version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS_MAX):
+        raise LogFormatError(f"the log is damaged: {reference[:80]!r} does not name an event")
+    return int(version)

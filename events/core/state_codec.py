@@ -39,10 +39,7 @@ _lines = msgspec.json.Encoder().encode_lines
 class SealedList(MutableSequence[T]):
     """A list whose beginning is bytes until it is looked at. It grows at its end only.
 
-    Args:
-        decode: gives the items of a piece.
-        pieces: of `SEALED_ITEMS` items each, encoded.
-        rest: the items behind those.
+    `pieces` have `SEALED_ITEMS` items each, encoded, which `decode` gives; `rest` are the items behind those.
     """
 
     __slots__ = ("_decode", "_pieces", "_rest")
@@ -51,18 +48,16 @@ class SealedList(MutableSequence[T]):
         self, decode: Callable[[bytes | memoryview], list[T]], pieces: list[bytes | memoryview], rest: list[T]
     ) -> None:
         self._decode = decode
-        self._pieces: list[bytes | memoryview | list[T]] = [*pieces]
+        self._pieces: list[bytes | memoryview | list[T] | _Shared[T]] = [*pieces]
         self._rest = rest
 
     @property
     def sealed(self) -> int:
-        """How many pieces there are in front of the rest."""
         return len(self._pieces)
 
     def piece(self, number: int) -> bytes | memoryview:
-        """Return the items of a piece, encoded."""
         piece = self._pieces[number]
-        return _lines(piece) if isinstance(piece, list) else piece
+        return piece if isinstance(piece, bytes | memoryview) else _lines(self._opened(number))
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """Yield all items, encoded, the last piece with fewer than the others."""
@@ -74,10 +69,10 @@ class SealedList(MutableSequence[T]):
         return SealedList(self._decode, [], [])
 
     def beginning(self, count: int) -> "SealedList[T]":
-        """Return the first `count` items, as sealed as they are here."""
-        sealed = min(count // SEALED_ITEMS, len(self._pieces))
-        made = SealedList(self._decode, [], self[sealed * SEALED_ITEMS : count])
-        made._pieces = self._pieces[:sealed]
+        """Return the first `count` items, as sealed as they are here. Both have the same items, and not a copy."""
+        whole, sealed = count // SEALED_ITEMS, len(self._pieces)
+        made = SealedList(self._decode, [], self[whole * SEALED_ITEMS : count])
+        made._pieces = self._pieces[:whole] + [_Shared(self._rest, sealed)] * (whole - sealed)
         return made
 
     def add_piece(self, piece: bytes | memoryview | list[T]) -> bool:
@@ -88,7 +83,9 @@ class SealedList(MutableSequence[T]):
 
     def _opened(self, number: int) -> list[T]:
         piece = self._pieces[number]
-        if not isinstance(piece, list):
+        if isinstance(piece, _Shared):
+            piece = self._pieces[number] = piece.opened(number)
+        elif not isinstance(piece, list):
             piece = self._pieces[number] = self._decode(piece)
         return piece
 
@@ -144,16 +141,23 @@ class SealedList(MutableSequence[T]):
         return list, (list(self),)  # A copy is a list.
 
 
-def beginning_of(items: MutableSequence[T], count: int) -> MutableSequence[T]:
-    """Return the first `count` items of a history in a list of their own; what is sealed of it stays so."""
-    return items.beginning(count) if isinstance(items, SealedList) else items[:count]
+class _Shared(Generic[T]):
+    """Pieces that are items of a list, which only grows from now on, until they are looked at."""
+
+    __slots__ = ("_first", "_items")
+
+    def __init__(self, items: list[T], first: int) -> None:
+        self._items = items
+        self._first = first
+        """The number of the piece whose items are the first of the list."""
+
+    def opened(self, number: int) -> list[T]:
+        begin = (number - self._first) * SEALED_ITEMS
+        return self._items[begin : begin + SEALED_ITEMS]
 
 
 class StateCodec(Generic[S]):
-    """Encodes and decodes the states of one kind.
-
-    Args:
-        state_type: their class, a Struct whose fields all have defaults.
+    """Encodes and decodes the states of one kind: a Struct whose fields all have defaults.
 
     Raises:
         TypeError: its fields cannot be read back from MessagePack.

@@ -60,13 +60,7 @@ class WordChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def word_changes(left: str, right: str, *, context: int = CONTEXT_WORDS) -> list[WordChange]:
-    """Return what differs between two texts, in order; nothing where they are the same.
-
-    Args:
-        left: the text before.
-        right: the text after.
-        context: how many equal words are kept on each side of a change, ≥ 0.
-    """
+    """Return what differs between two texts, in order, with so many equal words on each side of a change."""
     mine, other = _WORD.findall(left), _WORD.findall(right)
     places = _places(mine, other)
     changes: list[WordChange] = []
@@ -90,9 +84,9 @@ def word_changes(left: str, right: str, *, context: int = CONTEXT_WORDS) -> list
     return changes
 
 
-def words_of_changes(left: str, right: str, *, context: int = CONTEXT_WORDS) -> str:
+def words_of_changes(left: str, right: str) -> str:
     """Return what differs between two texts on one line: `… Answer in [-two-] {+three+} sentences. …`."""
-    changes = word_changes(left, right, context=context)
+    changes = word_changes(left, right)
     said = " ".join(map(str, changes[:CHANGES_SHOWN])).replace("… …", "…")
     more = len(changes) - CHANGES_SHOWN
     return f"{said} (and {more:,} more changes)" if more > 0 else said

@@ -20,8 +20,9 @@ import msgspec
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import CircuitOpen
 from refold.events.core.event import SECOND_US
-from refold.events.core.ids import StreamName, event_ref
+from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
+from refold.events.core.records import event_ref
 from refold.events.model.configuration import FOLD_VERSION
 
 BREAKER_KIND = "breaker"
@@ -290,12 +291,6 @@ def asked(state: BreakerState, service: str, now: int, *, stream: StreamName | N
     has the slot, at most `probe_us` since it began, none follows. (Time that was set back counts as time passed, by
     however much it was set back, so that no circuit stays open for the rest of a day.)
 
-    Args:
-        state: the present one.
-        service: the breaker's name, for the error.
-        now: microseconds since the epoch, UTC.
-        stream: that the state is folded from, for the error; None = it is on no log.
-
     Raises:
         CircuitOpen: it may not.
     """
@@ -311,7 +306,6 @@ def asked(state: BreakerState, service: str, now: int, *, stream: StreamName | N
 
 
 def permit_of(state: BreakerState, probe: BeginProbe | None) -> Permit:
-    """Return what a call has that was let through, as the probe where it is one."""
     return Permit(state.generation) if probe is None else Permit(probe.generation, probe.probe)
 
 
@@ -344,7 +338,6 @@ def _ended(state: BreakerState, command: EndCall) -> BreakerEvent | None:
 
 
 def _is_late(state: BreakerState, seen: SharedStateSeen) -> bool:
-    """Tell whether something newer of a shared circuit is known already."""
     if seen.seen_at == state.seen_at:
         return (seen.generation, seen.probe) < (state.generation, state.probe)
     return state.seen_at - LATE_US < seen.seen_at < state.seen_at

@@ -20,8 +20,6 @@ from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Rec
 from refold.events.kinds.indexing import RecentChanges
 from refold.events.model.configuration import FOLD_VERSION
 
-MEMORY_KIND = "memory"
-
 EVICTED_PER_EVENT = 1_000
 """Most episodes that one event names."""
 
@@ -145,11 +143,6 @@ def memory_id(key: str | None, version: int) -> MemoryId:
 
 
 def check_episode(command: AddEpisode) -> None:
-    """Return where an episode can be remembered.
-
-    Raises:
-        AgentMemoryError: something is missing, or the importance is no number from 0 to 1.
-    """
     if not (isinstance(command.agent, str) and command.agent):
         raise AgentMemoryError(f"an episode needs the name of an agent, not {command.agent!r:.80}")
     if not (isinstance(command.content, str) and command.content):
@@ -163,11 +156,6 @@ def check_episode(command: AddEpisode) -> None:
 
 
 def check_tags(tags: Sequence[object], what: str) -> None:
-    """Return where tags can be tags.
-
-    Raises:
-        AgentMemoryError: they are one text, or one of them is none or empty.
-    """
     if isinstance(tags, Iterable) and not isinstance(tags, str):
         for tag in tags:
             if not (isinstance(tag, str) and tag):
@@ -183,11 +171,6 @@ class EpisodicCore(PureCore[Episodes, EpisodicCommand, EpisodicEvent]):
     fold_version = FOLD_VERSION
 
     def admit(self, state: Episodes, command: EpisodicCommand) -> EpisodicEvent | Recorded:
-        """Return what `command` becomes.
-
-        Raises:
-            AgentMemoryError: what it gives cannot be remembered.
-        """
         match command:
             case AddEpisode():
                 check_episode(command)
@@ -234,7 +217,6 @@ class EpisodicCore(PureCore[Episodes, EpisodicCommand, EpisodicEvent]):
         return state
 
     def react(self, state: Episodes, event: EpisodicEvent) -> Sequence[EpisodicEvent]:
-        """Return which episodes have no room any more."""
         match event:
             case EpisodeAdded(agent=agent):
                 return _evictions(state, state.agents[agent])

@@ -19,8 +19,6 @@ from refold.events.core.ids import checked_identifier
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.model.configuration import FOLD_VERSION
 
-GRAPH_KIND: Final = "graph"
-
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
 """Most bytes that the JSON of one entity's properties may have."""
 
@@ -161,11 +159,6 @@ class GraphState(State):
     """The sources of the relationships to each target; without empty parts."""
 
     def require(self, entity: str) -> None:
-        """Do nothing if the graph has an entity.
-
-        Raises:
-            GraphError: it has not; names it.
-        """
         if entity not in self.entities:
             raise GraphError(f"the graph has no entity {shown(entity)}; add it first")
 
@@ -176,11 +169,6 @@ class GraphCore(PureCore[GraphState, GraphCommand, GraphEvent]):
     fold_version = FOLD_VERSION
 
     def admit(self, state: GraphState, command: GraphCommand) -> GraphEvent | Recorded:
-        """Return what a command becomes, or that nothing is to be done since the graph is so already.
-
-        Raises:
-            GraphError: it names what the graph does not have.
-        """
         match command:
             case AddEntity(entity=entity, kind=kind, properties=properties):
                 if state.entities.get(entity) == Entity(entity, kind, properties):
@@ -232,11 +220,7 @@ GRAPH_CORE: Final[CheckedCore[GraphState, GraphCommand, GraphEvent]] = CheckedCo
 
 
 def checked_name(value: object, what: str) -> str:
-    """Return the id of an entity, or a kind, if it can be one.
-
-    Raises:
-        GraphError: it is no text of 1 to 512 UTF-8 bytes without NUL and lone surrogates.
-    """
+    """Return the id of an entity, or a kind, if it can be one."""
     try:
         return checked_identifier(value, what)
     except ConfigError as error:
@@ -244,11 +228,7 @@ def checked_name(value: object, what: str) -> str:
 
 
 def checked_weight(value: object, edge: str) -> float:
-    """Return a weight if it can be one.
-
-    Raises:
-        GraphError: it is no finite number >= 0; names the relationship.
-    """
+    """Return a weight if it can be one."""
     try:
         weight = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except OverflowError:
@@ -259,11 +239,7 @@ def checked_weight(value: object, edge: str) -> float:
 
 
 def cleaned_properties(entity: str, given: object) -> JsonObject:
-    """Return properties as plain JSON that nobody else holds.
-
-    Raises:
-        GraphError: they are no mapping of JSON values, or larger than `PROPERTIES_BYTES_MAX`; names the entity.
-    """
+    """Return properties as plain JSON that nobody else holds."""
     if not isinstance(given, Mapping):
         raise GraphError(f"the properties of entity {entity!r} must be a mapping, not {type(given).__name__}")
     try:
@@ -296,7 +272,7 @@ def _weights(state: GraphState, source: str, target: str) -> Mapping[str, float]
 
 
 def _relationships_of(state: GraphState, entity: str) -> int:
-    """Return how many relationships lead from or to an entity; a loop counts once."""
+    """Count a loop once."""
     leaving = sum(map(len, state.outgoing.get(entity, {}).values()))
     arriving = sum(len(_weights(state, source, entity)) for source in state.incoming.get(entity, {}))
     return leaving + arriving - len(_weights(state, entity, entity))

@@ -151,7 +151,6 @@ class RecentChanges(msgspec.Struct, Generic[N], kw_only=True):
     """How many changes there have ever been."""
 
     def note(self, name: N) -> None:
-        """Note that what is called `name` was added, changed or removed."""
         if len(self.names) >= 2 * CHANGES_KEPT:
             del self.names[:CHANGES_KEPT]
         self.names.append(name)
@@ -166,22 +165,22 @@ class RecentChanges(msgspec.Struct, Generic[N], kw_only=True):
 
 
 _WITHOUT_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_WITHOUT_SPACES}]+|[^\W{_WITHOUT_SPACES}]+")
-_HAS_WITHOUT_SPACES = re.compile(rf"[{_WITHOUT_SPACES}]")
+# Compiled when they are first needed, and kept by `re`: of so many characters that takes milliseconds.
+_WORD = rf"[{_WITHOUT_SPACES}]+|[^\W{_WITHOUT_SPACES}]+"
+_HAS_WITHOUT_SPACES = rf"[{_WITHOUT_SPACES}]"
 _PLAIN_WORD = re.compile(r"\w+")
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the different words of a text."""
     if text.isascii():
         return frozenset(_PLAIN_WORD.findall(text.lower()))
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    if not _HAS_WITHOUT_SPACES.search(folded):
+    if not re.search(_HAS_WITHOUT_SPACES, folded):
         return frozenset(_PLAIN_WORD.findall(folded))
-    return frozenset(word for run in _WORD.findall(folded) for word in _pairs(run))
+    return frozenset(word for run in re.findall(_WORD, folded) for word in _pairs(run))
 
 
 def _pairs(run: str) -> list[str]:
-    if len(run) == 1 or not _HAS_WITHOUT_SPACES.match(run):
+    if len(run) == 1 or not re.match(_HAS_WITHOUT_SPACES, run):
         return [run]
     return [run[place : place + 2] for place in range(len(run) - 1)]

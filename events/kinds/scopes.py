@@ -15,6 +15,12 @@ import msgspec
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import IDENTIFIER_BYTES_MAX, checked_identifier
 
+MEMORY_KIND: Final = "memory"
+KNOWLEDGE_KIND: Final = "knowledge"
+WORKING_KIND: Final = "working"
+GRAPH_KIND: Final = "graph"
+"""Kinds of the streams of memories."""
+
 PartKind: TypeAlias = Literal["user", "session", "scope"]
 """Whose a part is: a user's, a session's, or that of a scope that a function of the application named."""
 
@@ -33,11 +39,7 @@ class MemoryPart(msgspec.Struct, frozen=True):
 
 
 def part_name(memory: str, kind: PartKind, owner: str) -> str:
-    """Return the identifier of a part's stream.
-
-    Raises:
-        ConfigError: the owner cannot be one, or the name of the memory is too long for it.
-    """
+    """Return the identifier of a part's stream."""
     checked_identifier(owner, kind)
     name = f"{memory}/{kind}/{owner}"
     if len(name.encode()) > IDENTIFIER_BYTES_MAX:
@@ -60,7 +62,6 @@ def part_in(identifier: str) -> MemoryPart | None:
 
 
 def require_whole(name: str) -> None:
-    """Raise ConfigError where the name of a memory looks like that of a part."""
     if (found := _PART.search(f"{name}/")) is not None:
         raise ConfigError(f"the name of a memory cannot hold {found[0]!r}, which {name!r} does; it names parts of one")
 

@@ -1,27 +1,36 @@
 """The four functions of a semantic memory: what is known, by key, with tags and perhaps an embedding.
 
 Read `refold.events.core.pure_core` first. An embedding is recorded as the bytes of its numbers (float32,
-little-endian), so that what is folded is what was given, bit for bit. The rules: every embedding has the same number of
+little-endian), so that what is searched is what was given, bit for bit. Those of one message lie together in a payload,
+a block of one row for each, whose digest the events name (`in_blocks`); so a large store is read block by block. Few
+and short ones, and those of older logs, are in their events. The rules: every embedding has the same number of
 dimensions, only finite numbers, and a length above 0, since nothing else has an angle to another; and a key keeps its
 place in the order of insertion when its value is replaced.
 """
 
 import math
 import struct
-from typing import assert_never
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, assert_never
 
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import AgentMemoryError
+from refold.events.core.ids import PayloadHash
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.kinds.episodic import check_tags
 from refold.events.kinds.indexing import RecentChanges
-from refold.events.model.configuration import FOLD_VERSION
-
-KNOWLEDGE_KIND = "knowledge"
+from refold.events.model.configuration import FOLD_VERSION, payload_hash
+from refold.events.model.payloads import PayloadRow
 
 BYTES_PER_NUMBER = 4
+
+BLOCK_BYTES_MIN: Final = 1024
+"""Embeddings that take less together stay in their events: a payload takes some 200 bytes beside its content."""
+
+BLOCK_BYTES_MAX: Final = 2 * 1024 * 1024
+"""A block is read, checked and looked through in one step, a few milliseconds."""
 
 
 class PutEntry(KeyedCommand, frozen=True, kw_only=True):
@@ -32,7 +41,11 @@ class PutEntry(KeyedCommand, frozen=True, kw_only=True):
     value: str
     tags: tuple[str, ...] = ()
     embedding: bytes | None = None
-    """Its numbers as float32, little-endian; None = it is not found by similarity."""
+    """Its numbers as float32, little-endian; None = it is not found by similarity, or `vector` alone is known."""
+    vector: PayloadRow | msgspec.UnsetType | None = msgspec.UNSET
+    """Where it lies, if it lies in a payload that is recorded with this; see `in_blocks`."""
+
+    beside_content: ClassVar[frozenset[str]] = frozenset({"vector"})
 
 
 class RemoveEntry(KeyedCommand, frozen=True, kw_only=True):
@@ -63,6 +76,8 @@ class EntryPut(KeyedEvent, frozen=True, kw_only=True, tag="knowledge.entry_put.v
     tags: tuple[str, ...] = ()
     embedding: bytes | None = None
     """Float32, little-endian; Base64 in the log."""
+    vector: PayloadRow | None = None
+    """Where the embedding lies, if it is not here."""
 
 
 class EntryRemoved(KeyedEvent, frozen=True, kw_only=True, tag="knowledge.entry_removed.v1"):
@@ -84,7 +99,7 @@ class DimensionChanged(KeyedEvent, frozen=True, kw_only=True, tag="knowledge.dim
 SemanticEvent = EntryPut | EntryRemoved | EntriesCleared | DimensionChanged
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What is known under one key."""
 
     value: str
@@ -92,6 +107,23 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     embedding: bytes | None
     number: int
     """Version of the event by which the key came in: the order of insertion."""
+    block: int = 0
+    """The block that has the embedding, by its number in `Knowledge.blocks`; 0 = none."""
+    row: int = 0
+
+    @property
+    def embedded(self) -> bool:
+        return self.block > 0 or self.embedding is not None
+
+
+class VectorBlock(msgspec.Struct, kw_only=True, gc=False):
+    """A payload with embeddings of entries."""
+
+    payload: PayloadHash
+    numbers: int
+    """Of each row."""
+    entries: int = 0
+    """So many have theirs there."""
 
 
 class Knowledge(State):
@@ -107,29 +139,70 @@ class Knowledge(State):
     dimension: int = 0
     """Numbers of each embedding; 0 = as many as the next one has."""
     changes: RecentChanges[str] = msgspec.field(default_factory=RecentChanges[str])
+    blocks: dict[int, VectorBlock] = msgspec.field(default_factory=dict[int, VectorBlock])
+    """By the version of the event that was the first to name them; without those that no entry needs any more."""
+    last_block: int = 0
+    """That was named last."""
+
+
+def in_blocks(commands: Sequence[Any]) -> tuple[Sequence[Any], dict[PayloadHash, bytes]]:
+    """Return commands whose embeddings lie in blocks, and the blocks, which are recorded with them.
+
+    The others are returned unchanged, and so are all where the embeddings are few and short.
+    """
+    given = [command for command in commands if isinstance(command, PutEntry) and command.embedding is not None]
+    if sum(len(command.embedding or b"") for command in given) < BLOCK_BYTES_MIN:
+        return commands, {}
+    blocks: dict[PayloadHash, bytes] = {}
+    places: list[PayloadRow] = []
+    for rows in _blocks_of([command.embedding or b"" for command in given]):
+        data = b"".join(rows)
+        name = payload_hash(data)
+        blocks[name] = data
+        places += [PayloadRow(name, row, len(rows[0]) // BYTES_PER_NUMBER) for row in range(len(rows))]
+    placed = iter(places)
+    return [
+        msgspec.structs.replace(command, vector=next(placed))
+        if isinstance(command, PutEntry) and command.embedding is not None
+        else command
+        for command in commands
+    ], blocks
+
+
+def out_of_blocks(command: Any) -> Any:
+    """Return a command as `in_blocks` was given it: its embedding is recorded in its event."""
+    if isinstance(command, PutEntry) and command.embedding is not None:
+        return msgspec.structs.replace(command, vector=msgspec.UNSET)
+    return command
+
+
+def _blocks_of(embeddings: Sequence[bytes]) -> Iterator[list[bytes]]:
+    rows: list[bytes] = []
+    for embedding in embeddings:
+        if rows and (len(embedding) != len(rows[0]) or (len(rows) + 1) * len(embedding) > BLOCK_BYTES_MAX):
+            yield rows
+            rows = []
+        rows.append(embedding)
+    yield rows
 
 
 def check_entry(command: PutEntry) -> None:
-    """Return where something can be known, beside all else.
-
-    Raises:
-        AgentMemoryError: the key or the value cannot be one, or the embedding has no direction.
-    """
     if not (isinstance(command.name, str) and command.name):
         raise AgentMemoryError(f"what is known needs a text as its key, not {command.name!r:.80}")
     if not isinstance(command.value, str):
         raise AgentMemoryError(f"the value of {command.name!r:.80} must be a text, not {command.value!r:.80}")
     check_tags(command.tags, repr(command.name)[:80])
+    what = f"the embedding of {command.name!r:.80}"
     if command.embedding is not None:
-        check_embedding(command.embedding, f"the embedding of {command.name!r:.80}")
+        check_embedding(command.embedding, what)
+    if isinstance(place := command.vector, PayloadRow):
+        if place.row < 0 or place.numbers < 1:
+            raise AgentMemoryError(f"{what} has no numbers")
+        if command.embedding is not None:
+            check_dimension(place.numbers, len(command.embedding) // BYTES_PER_NUMBER, what)
 
 
 def check_embedding(embedding: bytes, what: str) -> None:
-    """Return where the bytes are those of a vector with a direction.
-
-    Raises:
-        AgentMemoryError: it is empty, all zero, or has a number that is NaN or infinite (as float32).
-    """
     if not embedding or len(embedding) % BYTES_PER_NUMBER:
         raise AgentMemoryError(f"{what} has no numbers")
     numbers = struct.unpack(f"<{len(embedding) // BYTES_PER_NUMBER}f", embedding)
@@ -141,11 +214,7 @@ def check_embedding(embedding: bytes, what: str) -> None:
 
 
 def check_dimension(dimension: int, expected: int, what: str) -> None:
-    """Return where `dimension` is the expected one, or any will do, which 0 means.
-
-    Raises:
-        AgentMemoryError: it is not.
-    """
+    """Refuse a dimension that is not the expected one; 0 = any will do."""
     if expected and dimension != expected:
         raise AgentMemoryError(f"{what} has {dimension} numbers where those of the store have {expected}")
 
@@ -156,21 +225,25 @@ class SemanticCore(PureCore[Knowledge, SemanticCommand, SemanticEvent]):
     fold_version = FOLD_VERSION
 
     def admit(self, state: Knowledge, command: SemanticCommand) -> SemanticEvent | Recorded:
-        """Return what `command` becomes.
-
-        Raises:
-            AgentMemoryError: what it gives cannot be known.
-        """
         match command:
             case PutEntry(name=name, embedding=embedding):
                 check_entry(command)
-                known = state.entries.get(name)
-                if embedding is not None and not (state.embedded == 1 and known and known.embedding is not None):
-                    _check_fits(state.dimension, embedding, name)
-                elif embedding is not None:  # It takes the place of the only one, whose dimension binds nobody then.
-                    _check_fits(state.given_dimension or 0, embedding, name)
+                vector = command.vector if isinstance(command.vector, PayloadRow) else None
+                numbers = vector.numbers if vector is not None else len(embedding or b"") // BYTES_PER_NUMBER
+                if numbers:
+                    known = state.entries.get(name)
+                    # One that takes the place of the only one: the dimension of that binds no other entry then.
+                    alone = state.embedded == 1 and known is not None and known.embedded
+                    expected = state.given_dimension or 0 if alone else state.dimension
+                    check_dimension(numbers, expected, f"the embedding of {name!r:.80}")
                 tags = tuple(dict.fromkeys(command.tags))
-                return EntryPut(name=name, value=command.value, tags=tags, embedding=embedding)
+                return EntryPut(
+                    name=name,
+                    value=command.value,
+                    tags=tags,
+                    embedding=embedding if vector is None else None,
+                    vector=vector,
+                )
             case RemoveEntry(name=name):
                 return EntryRemoved(name=name) if name in state.entries else Recorded(0)
             case ClearEntries():
@@ -191,19 +264,22 @@ class SemanticCore(PureCore[Knowledge, SemanticCommand, SemanticEvent]):
     def evolve(self, state: Knowledge, event: SemanticEvent) -> Knowledge:
         match event:
             case EntryPut(name=name):
-                before = state.entries.get(name)
+                before, vector = state.entries.get(name), event.vector
                 _leave(state, name, before)
                 state.entries[name] = Known(
                     value=event.value,
                     tags=event.tags,
                     embedding=event.embedding,
                     number=before.number if before is not None else state.version,
+                    block=_taken_block(state, vector) if vector is not None else 0,
+                    row=vector.row if vector is not None else 0,
                 )
                 for tag in event.tags:
                     state.tagged.setdefault(tag, {})[name] = None
-                if event.embedding is not None:
+                if vector is not None or event.embedding is not None:
                     state.embedded += 1
-                    state.dimension = len(event.embedding) // BYTES_PER_NUMBER
+                    numbers = vector.numbers if vector is not None else len(event.embedding or b"") // BYTES_PER_NUMBER
+                    state.dimension = numbers
                 state.changes.note(name)
             case EntryRemoved(name=name):
                 _leave(state, name, state.entries.pop(name))
@@ -211,6 +287,7 @@ class SemanticCore(PureCore[Knowledge, SemanticCommand, SemanticEvent]):
             case EntriesCleared():
                 state.entries.clear()
                 state.tagged.clear()
+                state.blocks.clear()
                 state.embedded = 0
                 state.dimension = state.given_dimension or 0
                 state.changes = RecentChanges[str]()
@@ -227,8 +304,13 @@ SEMANTIC_CORE = CheckedCore(SemanticCore)
 """Decides for every such memory."""
 
 
-def _check_fits(dimension: int, embedding: bytes, name: str) -> None:
-    check_dimension(len(embedding) // BYTES_PER_NUMBER, dimension, f"the embedding of {name!r:.80}")
+def _taken_block(state: Knowledge, place: PayloadRow) -> int:
+    block = state.blocks.get(state.last_block)
+    if block is None or (block.payload, block.numbers) != (place.payload, place.numbers):
+        state.last_block = state.version
+        block = state.blocks[state.version] = VectorBlock(payload=place.payload, numbers=place.numbers)
+    block.entries += 1
+    return state.last_block
 
 
 def _leave(state: Knowledge, name: str, known: Known | None) -> None:
@@ -239,7 +321,12 @@ def _leave(state: Knowledge, name: str, known: Known | None) -> None:
         del state.tagged[tag][name]
         if not state.tagged[tag]:
             del state.tagged[tag]
-    if known.embedding is not None:
+    if known.block:
+        block = state.blocks[known.block]
+        block.entries -= 1
+        if not block.entries:
+            del state.blocks[known.block]
+    if known.embedded:
         state.embedded -= 1
         if not state.embedded:
             state.dimension = state.given_dimension or 0

@@ -16,8 +16,6 @@ from refold.events.core.errors import AgentMemoryError
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.model.configuration import FOLD_VERSION
 
-WORKING_KIND = "working"
-
 FORGOTTEN_PER_EVENT = 1_000
 """Most keys that one event names."""
 
@@ -104,11 +102,6 @@ class Items(State):
 
 
 def check_item(command: SetItem) -> None:
-    """Return where a text can be kept.
-
-    Raises:
-        AgentMemoryError: the key or the value cannot be one.
-    """
     if not (isinstance(command.name, str) and command.name):
         raise AgentMemoryError(f"working memory needs a text as a key, not {command.name!r:.80}")
     if not isinstance(command.value, str):
@@ -121,11 +114,6 @@ class WorkingCore(PureCore[Items, WorkingCommand, WorkingEvent]):
     fold_version = FOLD_VERSION
 
     def admit(self, state: Items, command: WorkingCommand) -> WorkingEvent | Recorded:
-        """Return what `command` becomes.
-
-        Raises:
-            AgentMemoryError: what it gives cannot be kept.
-        """
         match command:
             case SetItem(name=name, value=value):
                 check_item(command)
@@ -165,7 +153,6 @@ class WorkingCore(PureCore[Items, WorkingCommand, WorkingEvent]):
         return state
 
     def react(self, state: Items, event: WorkingEvent) -> Sequence[WorkingEvent]:
-        """Return which keys have no room any more."""
         match event:
             case ItemSet() | RoomChanged():
                 excess = len(state.items) - state.capacity if state.capacity is not None else 0

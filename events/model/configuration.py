@@ -1,22 +1,122 @@
-"""What an agent is made of: its configuration, its tools' descriptions, and the code that runs it.
+"""What an agent is made of: its configuration, its tools, the code that runs it, and when a failed call is tried again.
 
 `AgentConfig` is what a user writes. `AgentConfiguration` is what the log records of it: everything that a decision
 reads is inline, the system prompt and the tools' schemas are payloads named by their hash.
+
+Of a `RetryPolicy`, kinds of errors may have budgets of their own, so that a provider that is overloaded for minutes
+uses up nothing of what is meant for broken connections. The delay grows exponentially, as in "Exponential Backoff And
+Jitter" (AWS Architecture Blog, 2015), with the jitter taken from a hash instead of a random number, so that a replay
+gives the same times.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, TypeAlias, TypeGuard, get_args
 
 import msgspec
 
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject, Message
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, ProviderErrorKind
 from refold.events.core.ids import AgentId, PayloadHash, SessionId
-from refold.events.model.retry import RetryPolicy
 from refold.events.model.run_context import PromptFunction
 from refold.events.model.spending import Budget, Price, TreeBudget, price_of
+
+RETRY_AFTER_S_MAX = 600.0
+"""A provider may ask for a pause of at most so many seconds."""
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often, and after which pauses, a failed model call, or tool call, that may be repeated is tried again.
+
+    The pause after attempt `n` (from 1) is `base_s * 2 ** (n - 1)`, at most `max_s`, less a part of up to `jitter` of
+    it; but never shorter than the provider asks for.
+
+    Raises:
+        ConfigError: a value is outside its bounds.
+    """
+
+    attempts_max: int = 3
+    """Most attempts at one call, the first one included, >= 1; one that a crash interrupted does not count."""
+    attempts_by_kind: dict[str, int] = {}
+    """Most attempts by kind of error, such as `{"overloaded": 20}`, >= 1: a kind named here is counted by itself. Kinds
+    are those of model calls."""
+    attempts_total_max: int | None = None
+    """Most attempts with errors of any kind, >= 1; None = as many as all of the above together."""
+    base_s: float = 1.0
+    """Pause after the first attempt, in seconds, > 0."""
+    max_s: float = 60.0
+    """Longest pause of our own, in seconds, >= `base_s`."""
+    jitter: float = 0.2
+    """Largest part of a pause that is left out, 0 to 1."""
+
+    def __post_init__(self) -> None:
+        bounds: tuple[tuple[str, bool, str], ...] = (
+            ("attempts_max", type(self.attempts_max) is int and self.attempts_max >= 1, "an integer of at least 1"),
+            (
+                "attempts_by_kind",
+                isinstance(self.attempts_by_kind, dict)
+                and all(
+                    kind in get_args(ProviderErrorKind) and type(most) is int and most >= 1
+                    for kind, most in self.attempts_by_kind.items()
+                ),
+                f"integers of at least 1 by kinds out of {', '.join(get_args(ProviderErrorKind))}",
+            ),
+            (
+                "attempts_total_max",
+                self.attempts_total_max is None
+                or (type(self.attempts_total_max) is int and self.attempts_total_max >= 1),
+                "None or an integer of at least 1",
+            ),
+            ("base_s", _is_number(self.base_s) and 0 < self.base_s <= 3600, "a number of seconds above 0, up to 3600"),
+            (
+                "max_s",
+                _is_number(self.max_s) and _is_number(self.base_s) and self.base_s <= self.max_s <= 86_400,
+                "a number of seconds of at least base_s, up to 86400",
+            ),
+            ("jitter", _is_number(self.jitter) and 0 <= self.jitter <= 1, "a number from 0 to 1"),
+        )
+        for field, good, wanted in bounds:
+            if not good:
+                raise ConfigError(f"RetryPolicy.{field} must be {wanted}, not {getattr(self, field)!r:.80}")
+
+
+def attempts_counted(policy: RetryPolicy, failures: Mapping[str, int], kind: str) -> int | None:
+    """Return how many failed attempts count for the next pause after an error of `kind`; None = there is none."""
+    own = policy.attempts_by_kind
+    counted = failures[kind] if kind in own else sum(count for name, count in failures.items() if name not in own)
+    total_max = policy.attempts_total_max
+    if total_max is None:
+        total_max = policy.attempts_max + sum(own.values())
+    if counted >= own.get(kind, policy.attempts_max) or sum(failures.values()) >= total_max:
+        return None
+    return counted
+
+
+def retry_delay_us(policy: RetryPolicy, attempts: int, retry_after_s: float | None, seed: str) -> int:
+    """Return the pause before the next attempt, in microseconds.
+
+    Args:
+        policy: how to wait.
+        attempts: how many have failed, >= 1; those that `attempts_counted` gives.
+        retry_after_s: what the provider asks for; None = nothing. Bounded by `RETRY_AFTER_S_MAX`.
+        seed: what the jitter is derived from: the same text gives the same pause.
+
+    Example:
+        >>> retry_delay_us(RetryPolicy(jitter=0), 3, None, "")
+        4000000
+    """
+    backoff_s = min(policy.base_s * 2.0 ** min(attempts - 1, 60), policy.max_s)
+    part = int.from_bytes(hashlib.sha256(f"{seed}:{attempts}".encode()).digest()[:6]) / 2**48
+    pause_s = backoff_s * (1 - policy.jitter * part)
+    asked_s = min(max(retry_after_s or 0.0, 0.0), RETRY_AFTER_S_MAX)
+    return round(max(pause_s, asked_s) * 1_000_000)
+
 
 Tier = Literal["observe", "act", "confirm"]
 """How a tool runs: `observe` in parallel with others, `act` alone and in order, `confirm` after an approval."""
@@ -34,7 +134,7 @@ Protocol = Literal["native", "react"]
 CORE_VERSION = 5
 """Raised whenever a recorded decision would now be taken differently; `core` replay compares within one version."""
 
-FOLD_VERSION = 6
+FOLD_VERSION = 7
 """Raised whenever folding the same events would give another state; snapshots of another version are ignored."""
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful AI agent."
@@ -223,10 +323,6 @@ def _is_none_or_seconds(value: object) -> bool:
     return value is None or (_is_number(value) and 0 < value < 1e9)
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a model, and a reader of the log, is told of a tool."""
 
@@ -321,6 +417,14 @@ class Handoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What stands for all messages before the call's; None = they stay."""
 
 
+TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+"""A caller's place in a trace, as W3C Trace Context writes it: version 00, the trace, the span above, flags."""
+
+
+def well_formed(traceparent: object) -> str | None:
+    return traceparent if isinstance(traceparent, str) and TRACEPARENT.fullmatch(traceparent) else None
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one run does otherwise than its agent, recorded with its input; None = as the agent does it."""
 
@@ -336,6 +440,13 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the model is told of that, behind the system prompt."""
     system_prompt: PayloadHash | None = None
     """Payload: what stands in place of the agent's configured prompt."""
+    traceparent: str | None = None
+    """Where its trace goes on (W3C Trace Context); nothing depends on it."""
+
+    def without_trace(self) -> "RunOptions | None":
+        """Return what was asked for, and does not only say where the caller was; None = nothing."""
+        rest = msgspec.structs.replace(self, traceparent=None)
+        return rest if rest != RunOptions() else None
 
 
 def combined(first: RunOptions | None, then: RunOptions | None) -> RunOptions | None:
@@ -347,7 +458,7 @@ def combined(first: RunOptions | None, then: RunOptions | None) -> RunOptions | 
 
 
 def without_agent(options: RunOptions) -> RunOptions:
-    """Return what of the options of a run stays when another agent goes on: the form of its answer, and its limits."""
+    """Return what of the options of a run stays when another agent goes on."""
     return msgspec.structs.replace(options, model=None, max_tokens=None, temperature=None, tools=None)
 
 
@@ -363,7 +474,8 @@ def configured_for(configuration: AgentConfiguration, options: RunOptions | None
     """Return the configuration of a run with `options`, given the agent's."""
     if options is None:
         return configuration
-    changed = {name: value for name in options.__struct_fields__ if (value := getattr(options, name)) is not None}
+    own = [name for name in options.__struct_fields__ if name != "traceparent"]
+    changed = {name: value for name in own if (value := getattr(options, name)) is not None}
     if options.tools is not None:
         changed["tools"] = tuple(policy for policy in configuration.tools if policy.name in options.tools)
     return msgspec.structs.replace(configuration, **changed)
@@ -387,16 +499,7 @@ def configuration_of(
     builds_requests: bool = False,
     output_schema: JsonObject | None = None,
 ) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
-    """Return what is recorded of an agent, and the payloads that it refers to.
-
-    Args:
-        config: what the user wrote.
-        agent: the agent's name.
-        tools: its tools, in any order.
-        code: the code that will decide.
-        builds_requests: see `AgentConfiguration`.
-        output_schema: of its final answers.
-    """
+    """Return what is recorded of an agent, and the payloads that it refers to."""
     ordered = tuple(
         msgspec.structs.replace(spec, timeout_s=float(spec.timeout_s)) for spec in sorted(tools, key=lambda it: it.name)
     )
@@ -425,5 +528,4 @@ def configuration_of(
 
 
 def payload_hash(data: bytes) -> PayloadHash:
-    """Return the name under which a store keeps `data`."""
     return PayloadHash(hashlib.sha256(data).hexdigest())

@@ -37,12 +37,10 @@ from refold.events.model.history_rules import HistoryRules
 CHARACTERS_PER_TOKEN = 4
 """About so many characters of text are one token, as OpenAI and Anthropic both say of English text."""
 
-_WIDE = re.compile(
-    r"[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff]"
-)
+_WIDE = r"[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff]"
 """Han, Kana, Hangul, other wide characters and emoji: about a token each (0.6 to 1.5 in common tokenizers)."""
 
-_DENSE = re.compile(r"[\u0370-\u10ff\u1200-\u1dff\u2000-\u2e7f\ua4d0-\ua95f\ua980-\uabff]")
+_DENSE = r"[\u0370-\u10ff\u1200-\u1dff\u2000-\u2e7f\ua4d0-\ua95f\ua980-\uabff]"
 """Letters of other scripts than Latin, and signs: about two to a token."""
 
 IMAGE_TOKENS = 1_600
@@ -98,7 +96,7 @@ def about_tokens(text: str) -> int:
     """Return about how many tokens a text has, by the scripts that it is written in."""
     if text.isascii():
         return -(-len(text) // CHARACTERS_PER_TOKEN)
-    wide, dense = len(_WIDE.findall(text)), len(_DENSE.findall(text))
+    wide, dense = len(re.findall(_WIDE, text)), len(re.findall(_DENSE, text))
     return wide + -(-dense // 2) + -(-(len(text) - wide - dense) // CHARACTERS_PER_TOKEN)
 
 
@@ -132,7 +130,6 @@ def _json_tokens(value: object) -> int:
 
 
 def request_tokens(context: Context, kept: Sequence[Range] | None, count: CountTokens) -> int:
-    """Return about how many tokens a request has that holds the messages in `kept`; None = all."""
     ranges = kept if kept is not None else ((0, len(context.messages)),)
     return frame_tokens(context) + sum(
         count(message) for first, end in ranges for message in context.messages[first:end]
@@ -140,12 +137,10 @@ def request_tokens(context: Context, kept: Sequence[Range] | None, count: CountT
 
 
 def frame_tokens(context: Context) -> int:
-    """Return about how many tokens a request has beside its messages."""
     return about_tokens(context.system_prompt) + (_json_tokens(context.tools) if context.tools else 0)
 
 
 def answers_calls(message: Message) -> bool:
-    """Tell whether a message holds results, so that it belongs to the one before."""
     return any(type(block) is ToolResultBlock for block in message.content)
 
 
@@ -259,18 +254,24 @@ def first_required(messages: Sequence[Message], latest_input: int) -> int:
     That is the latest input, or the last answer where it has calls and the model has not been shown their results, or
     an answer with a call that has none.
     """
+    last, calls = _last_answer(messages)
+    return min(last if calls else len(messages) - 1, latest_input)
+
+
+def _last_answer(messages: Sequence[Message]) -> tuple[int, bool]:
+    """Return where the last answer begins, if it has calls, else where it stands; and whether it has calls."""
     last = len(messages) - 1
     while last > 0 and messages[last].role == "user":
         last -= 1
     if messages[last].role != "assistant" or not tool_uses(messages[last].content):
-        return min(latest_input, len(messages) - 1)
+        return last, False
     while last > 0 and not begins_unit(messages, last):
         last -= 1
-    return min(last, latest_input)
+    return last, True
 
 
 def _last_unit(messages: Sequence[Message], head: int) -> int:
-    """Return where the last answer of the group that begins at `head` begins; just behind `head` where it has none."""
+    """Just behind `head` where the group has no answer."""
     place = len(messages) - 1
     while place > head + 1 and not begins_unit(messages, place):
         place -= 1
@@ -347,7 +348,6 @@ def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: Cou
 
 
 def middle_left_out(text: str, shown: float) -> str:
-    """Return the beginning and the end of a text, and between them how much is left out."""
     if shown >= 1:
         return text
     half = int(len(text) * shown / 2)
@@ -356,25 +356,14 @@ def middle_left_out(text: str, shown: float) -> str:
 
 def _first_unanswered(messages: Sequence[Message]) -> int:
     """Return the place of the first message that belongs to what the model has not answered yet."""
-    last = len(messages) - 1
-    while last > 0 and messages[last].role == "user":
-        last -= 1
+    last, calls = _last_answer(messages)
     if messages[last].role == "user":
         return 0
-    if not tool_uses(messages[last].content):
-        return min(last + 1, len(messages) - 1)
-    while last > 0 and not begins_unit(messages, last):
-        last -= 1
-    return last
+    return last if calls else min(last + 1, len(messages) - 1)
 
 
 def summary_messages(text: str, latest_input: Message | None) -> tuple[Message, ...]:
-    """Return what stands for the messages that were summarised.
-
-    Args:
-        text: of the summary.
-        latest_input: where it was one of them, in its recorded form.
-    """
+    """Return what stands for the messages that were summarised."""
     summary = Message("user", (TextBlock(text=f"{SUMMARY_HEADING}\n\n{text.strip()}"),))
     return (summary,) if latest_input is None else (summary, latest_input)
 
@@ -394,7 +383,6 @@ def summary_fault(
 
 
 def transcript_text(messages: Sequence[Message]) -> str:
-    """Return messages as one text, which any model can read, with any tools."""
     names: dict[str, str] = {}
     lines: list[str] = []
     for message in messages:

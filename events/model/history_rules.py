@@ -46,12 +46,7 @@ class HistoryRules:
         return tuple(self._open)
 
     def add(self, message: Message, *, after_pause: bool = True) -> list[Finding]:
-        """Return what is wrong with `message` as the next one.
-
-        Args:
-            message: the next message.
-            after_pause: whether an assistant message may follow another one.
-        """
+        """Return what is wrong with `message` as the next one; `after_pause` lets an assistant's follow another."""
         place = f"message {self._count}"
         findings: list[Finding] = []
         if self._count == 0 and message.role != "user":
@@ -71,7 +66,6 @@ class HistoryRules:
         return findings
 
     def unanswered(self) -> list[Finding]:
-        """Return a finding for each call of the last message; none are left where a history may end."""
         return [
             Finding("INV1", f"{call} (message {self._count - 1}) has no result in the next message")
             for call in self._open
@@ -117,12 +111,6 @@ class HistoryRules:
 
 
 def block_findings(block: Block, place: str) -> list[Finding]:
-    """Return what is wrong with `block` by itself.
-
-    Args:
-        block: any block.
-        place: where it stands, for the message.
-    """
     if type(block) is TextBlock and not block.text.strip():
         return [Finding("INV0", f"{place} holds a blank text")]
     if type(block) is not ToolResultBlock:

@@ -206,7 +206,6 @@ def delta_text(delta: Delta) -> str:
 
 
 def delta_with_text(delta: Delta, text: str) -> Delta:
-    """Return a piece with another text."""
     match delta:
         case TextDelta():
             return TextDelta(text)

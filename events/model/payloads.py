@@ -64,12 +64,8 @@ _decoder: msgspec.json.Decoder[Storable] = msgspec.json.Decoder(
 
 
 def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[PayloadHash, bytes]]:
-    """Return `content` with its large blocks replaced, and the payloads that hold them.
-
-    Raises:
-        Unrecordable: a large block would be read back as another one.
-    """
-    return at_once(spill_in_steps(content))
+    """Return `content` with its large blocks replaced, and the payloads that hold them."""
+    return at_once(spill_in_steps(content)) if any(map(may_be_large, content)) else (tuple(content), {})
 
 
 def spill_in_steps(
@@ -79,7 +75,7 @@ def spill_in_steps(
     kept: list[B | StoredBlock] = []
     payloads: dict[PayloadHash, bytes] = {}
     for block in content:
-        if isinstance(block, Storable) and _may_be_large(block):
+        if may_be_large(block) and isinstance(block, Storable):
             stored, data = yield from kept_whole(block)
             if len(data) > INLINE_BYTES_MAX:
                 payloads[stored.hash] = data
@@ -90,11 +86,7 @@ def spill_in_steps(
 
 
 def kept_whole(block: Storable) -> Cooperative[tuple[StoredBlock, bytes]]:
-    """Return what stands for a block, however small it is, and the payload that holds it; in steps.
-
-    Raises:
-        Unrecordable: the block would be read back as another one, or is too large to be kept.
-    """
+    """Return what stands for a block, however small it is, and the payload that holds it; in steps."""
     digest = hashlib.sha256()
     whole = BytesIO()  # It gives away its own bytes; to join pieces would copy all of them in one step.
     for piece in _json_of(block):
@@ -134,7 +126,6 @@ def _text_json(text: str) -> bytes:
 
 
 def _readable(block: Storable) -> bytes:
-    """Return the JSON of a block, which decodes to an equal one."""
     try:
         data = _encode(block)
         if _decoder.decode(data) == block:
@@ -158,7 +149,8 @@ def _kind_of(block: Storable) -> Literal["text", "image", "thinking", "provider"
             return "provider"
 
 
-def _may_be_large(block: Storable) -> bool:
+def may_be_large(block: object) -> bool:
+    """Return whether a payload may have to hold a block."""
     extra: JsonObject | None = None
     match block:
         case TextBlock(text=body, provider_data=extra) | ThinkingBlock(thinking=body, provider_data=extra):
@@ -167,26 +159,29 @@ def _may_be_large(block: Storable) -> bool:
             pass
         case ProviderBlock(data=extra):
             body = ""
+        case _:
+            return False
     return bool(extra) or len(body) * 6 > INLINE_BYTES_MAX  # No character takes more than six bytes of JSON.
 
 
 def restore(stored: StoredBlock, payloads: Mapping[PayloadHash, bytes]) -> Storable:
-    """Return the block that `stored` stands for, or, of one that is too long for a model, what is shown in its place.
-
-    Raises:
-        LogFormatError: its payload is missing or damaged.
-    """
+    """Return the block that `stored` stands for; of one too long for a model, what is shown in its place."""
     if stored.shown:
         return TextBlock(text=stored.shown)
     return whole_block(stored.hash, payloads)
 
 
-def whole_block(name: PayloadHash, payloads: Mapping[PayloadHash, bytes]) -> Storable:
-    """Return the block that is kept under a hash.
+class PayloadRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where in a payload of vectors one of them lies: each is a row of float32, little-endian, of the same length."""
 
-    Raises:
-        LogFormatError: its payload is missing or damaged, or is no block.
-    """
+    payload: PayloadHash
+    row: int
+    """From 0."""
+    numbers: int
+    """Of each row."""
+
+
+def whole_block(name: PayloadHash, payloads: Mapping[PayloadHash, bytes]) -> Storable:
     data = payloads.get(name)
     if data is None:
         raise LogFormatError(f"payload {name} is missing from the log")
@@ -198,26 +193,23 @@ def whole_block(name: PayloadHash, payloads: Mapping[PayloadHash, bytes]) -> Sto
 
 def stored_hashes(messages: Iterable[Message]) -> list[PayloadHash]:
     """Return the payloads that are needed to show `messages` to a model, in order, each once."""
-    stored = (block for message in messages for block in _stored_blocks(message.content))
-    return list(dict.fromkeys(block.hash for block in stored if not block.shown))
+    stored = [block for message in messages for block in _stored_blocks(message.content)]
+    return list(dict.fromkeys([block.hash for block in stored if not block.shown]))
 
 
-def _stored_blocks(content: object) -> Iterable[StoredBlock]:
+def _stored_blocks(content: object) -> Sequence[StoredBlock]:
     if not isinstance(content, tuple | list):  # Events of other kinds may have something else under that name.
-        return
-    for block in cast("Iterable[object]", content):
+        return ()
+    found: list[StoredBlock] = []
+    for block in cast("Sequence[object]", content):
         if type(block) is StoredBlock:
-            yield block
+            found.append(block)
         elif isinstance(block, ToolResultBlock):
-            yield from _stored_blocks(block.content)
+            found += _stored_blocks(block.content)
+    return found
 
 
 def restored(message: Message, payloads: Mapping[PayloadHash, bytes]) -> Message:
-    """Return `message` with the blocks that stand for payloads replaced by what they stand for.
-
-    Raises:
-        LogFormatError: a payload is missing or damaged.
-    """
     return all_restored([message], payloads)[0]
 
 
@@ -228,22 +220,18 @@ def all_restored(
 ) -> list[Message]:
     """Restore many messages. What they say often is decoded once: a short log must not become a huge history.
 
-    Args:
-        messages: to be restored.
-        payloads: of what stands in them, and is not restored yet.
-        whole: what was restored of the messages before, to which this adds; None = nothing.
-
-    Raises:
-        LogFormatError: a payload is missing or damaged.
+    `whole` has what was restored of the messages before, and gets what is restored of these.
     """
-    stored = dict.fromkeys(block for message in messages for block in _stored_blocks(message.content))
     whole = {} if whole is None else whole
-    whole.update({block: restore(block, payloads) for block in stored if block not in whole})
+    for message in messages:
+        for block in _stored_blocks(message.content):
+            if block not in whole:
+                whole[block] = restore(block, payloads)
     return [_restored(message, whole) for message in messages]
 
 
 def _restored(message: Message, whole: Mapping[StoredBlock, Storable]) -> Message:
-    if not whole or not any(True for _ in _stored_blocks(message.content)):
+    if not whole or not _stored_blocks(message.content):
         return message
     return Message(message.role, tuple(_restored_block(block, whole) for block in message.content))
 
@@ -278,17 +266,15 @@ def referenced_payloads(event: Event) -> list[PayloadHash]:
     if isinstance(reference, RequestReference) and reference.prepared_payload is not None:
         found.append(reference.prepared_payload)
     found += [block.hash for block in _stored_blocks(getattr(event, "original", None))]
+    if isinstance(place := getattr(event, "vector", None), PayloadRow):
+        found.append(place.payload)
     for messages in (getattr(event, "messages", None), getattr(event, "summary", None)):
         found += [block.hash for message in _messages(messages) for block in _stored_blocks(message.content)]
     return list(dict.fromkeys(found))
 
 
 def recordable(redaction: Redaction, codec: EventCodec[E], event: E) -> tuple[E, bytes]:
-    """Return an event without what must not be recorded, and its JSON.
-
-    Raises:
-        Unrecordable: it cannot be encoded, or a secret cannot be taken out of its place.
-    """
+    """Return an event without what must not be recorded, and its JSON."""
     cleaned = redaction.value(event) if redaction.has_rules else event
     data = codec.encode(cleaned)
     if redaction.finds(data):

@@ -111,12 +111,10 @@ Portion: TypeAlias = tuple[Part, ...]
 
 
 def names_setting(field: object) -> bool:
-    """Tell whether the field of a request that a provider finds wrong is a setting, and nothing of the conversation."""
     return isinstance(field, str) and _SETTINGS.match(field) is not None
 
 
 def speaks_of_content(error: str) -> bool:
-    """Tell whether the words of an error are about an image or a document."""
     return _CONTENT.search(error) is not None
 
 
@@ -126,7 +124,6 @@ def one_by_one(parts: Sequence[Part]) -> list[Portion]:
 
 
 def finds_too_many(error: str) -> bool:
-    """Tell whether the words of an error are about a number of images or documents, or of their pages."""
     return _TOO_MANY.search(error) is not None
 
 
@@ -138,11 +135,6 @@ def suspects(messages: Sequence[Message], first_new: int, latest_input: int) -> 
     what was taken before and may be refused now: what the provider fetches anew for each request, such as an image
     whose address has expired; and thoughts and blocks that only the provider understands which was asked then. Never
     the text of the latest input.
-
-    Args:
-        messages: the history.
-        first_new: place of the first message that no request with an answer had, and that is no answer.
-        latest_input: place of the latest input.
     """
     more = more_than_text(messages, first_new)
     unsent = max((place for place in range(first_new) if messages[place].role == "assistant"), default=first_new)
@@ -223,12 +215,7 @@ def parts_said(place: int, message: Message) -> Portion:
 
 
 def inputs_unanswered(messages: Sequence[Message], answered: int) -> list[int]:
-    """Return the places of what users said and no model has answered yet, as far as it was not set aside.
-
-    Args:
-        messages: the history.
-        answered: how many of them were in a request that was answered, or are its answer.
-    """
+    """Return the places of what users said and no model has answered yet, as far as it was not set aside."""
     return [
         place
         for place in range(answered, len(messages))
@@ -248,7 +235,6 @@ def calls_with_arguments(place: int, message: Message) -> Portion:
 
 
 def by_hand(reason: str) -> str:
-    """Return why a person set something aside, as its note says it."""
     said = reason.strip().rstrip(".")
     return f" by hand: {said}" if said else " by hand"
 
@@ -266,7 +252,6 @@ def is_more_than_text(block: Block | ResultContent) -> bool:
 
 
 def noted(message: Message, place: int, parts: Iterable[Part], why: str = REFUSED) -> Message:
-    """Return a message with notes for those of the parts that belong to it; a note stays."""
     content = list(message.content)
     for part in parts:
         if part.message != place or part.block >= len(content):
@@ -282,7 +267,6 @@ def noted(message: Message, place: int, parts: Iterable[Part], why: str = REFUSE
 
 
 def without(messages: Sequence[Message], parts: Sequence[Part]) -> Sequence[Message]:
-    """Return a history with notes for parts of it."""
     changed = list(messages)
     for place in {part.message: None for part in parts if part.message < len(changed)}:
         changed[place] = noted(changed[place], place, parts)

@@ -48,15 +48,7 @@ def plain_request(
     messages: Sequence[Message],
     offered: Sequence[str] | None = None,
 ) -> ModelRequest:
-    """Return a request to which nothing was done.
-
-    Args:
-        configuration: in force.
-        prompt: its system prompt.
-        tools: its tools, in name order.
-        messages: the history, its blocks restored.
-        offered: names of those tools that the model is offered; None = all.
-    """
+    """Return a request to which nothing was done; its tools are in name order, and None of `offered` offers all."""
     names = None if offered is None else set(offered)
     return ModelRequest(
         model=configuration.model,
@@ -71,7 +63,6 @@ def plain_request(
 
 
 def with_instruction(prompt: str, configuration: AgentConfiguration) -> str:
-    """Return a system prompt with what a run's own schema adds to it."""
     return "\n\n".join(filter(None, (prompt, configuration.output_instruction)))
 
 
@@ -88,12 +79,11 @@ def applied(request: ModelRequest, prepared: Prepared) -> ModelRequest:
 
 
 def kept_messages(messages: Sequence[Message], kept: Sequence[tuple[int, int]]) -> tuple[Message, ...]:
-    """Return the messages in some ranges of places."""
     return tuple(message for first, end in kept for message in messages[first:end])
 
 
 def rewritten(request: ModelRequest, changes: Rewritten) -> ModelRequest:
-    """Return a request with some of it replaced; the inverse of `difference`."""
+    """The inverse of `difference`."""
     splice, sampling = changes.messages, changes.sampling
     messages = request.messages
     if splice is not None:
@@ -150,7 +140,6 @@ def _splice(before: Sequence[Message], after: Sequence[Message]) -> Splice | Non
 
 
 def messages_digest(messages: Iterable[Message]) -> str:
-    """Return the SHA-256 over the JSON of messages, in hexadecimal."""
     digest = hashlib.sha256()
     for message in messages:
         digest.update(_encode(message))
@@ -160,9 +149,7 @@ def messages_digest(messages: Iterable[Message]) -> str:
 def request_digest(request: ModelRequest, history: str | None = None) -> str:
     """Return the digest of a request that is sent as it stands: of all that a model is told, and how it is to answer.
 
-    Args:
-        request: as a provider gets it.
-        history: the `messages_digest` of its messages, where that is known, so that they are not walked.
+    `history` is the `messages_digest` of its messages, where that is known, so that they are not walked.
     """
     told = (
         request.model,
@@ -177,16 +164,11 @@ def request_digest(request: ModelRequest, history: str | None = None) -> str:
 
 
 def form_of(digest: str) -> str:
-    """Return the name of the form in which a request left, given its digest."""
     return digest.rpartition(":")[0]
 
 
 def recordable(prepared: Prepared) -> tuple[Prepared, bytes]:
-    """Return what was done as the log will give it back, and its JSON.
-
-    Raises:
-        Unrecordable: the log could not give it back, since something in it is of a type that it must not be.
-    """
+    """Return what was done as the log will give it back, and its JSON."""
     try:
         data = _encode(prepared)
         again = _decoder.decode(data)
@@ -203,9 +185,6 @@ def with_prepared(
     """Return a reference with what was done to its request, as a payload where that is larger than so many bytes.
 
     A system prompt that a function gave is likely to be the same in each request: a payload is kept once.
-
-    Raises:
-        Unrecordable: see `recordable`.
     """
     if prepared == NOTHING:
         return reference, {}
@@ -219,16 +198,7 @@ def with_prepared(
 def prompt_and_tools(
     configuration: AgentConfiguration, payloads: Mapping[PayloadHash, bytes], log: str
 ) -> tuple[str, tuple[ToolSpec, ...]]:
-    """Return the system prompt and the tools, in name order, of a configuration.
-
-    Args:
-        configuration: as recorded.
-        payloads: holds those that it names.
-        log: what errors call the log.
-
-    Raises:
-        LogFormatError: one of them is missing or damaged.
-    """
+    """Return the system prompt and the tools, in name order, of a configuration; errors call the log `log`."""
     for name in (configuration.system_prompt, configuration.tool_schemas):
         if name not in payloads:
             raise LogFormatError(f"payload {name} is missing from {log}")
@@ -243,15 +213,6 @@ def prompt_and_tools(
 
 
 def prepared_of(reference: RequestReference, payloads: dict[PayloadHash, bytes]) -> Prepared:
-    """Return what was done to the request that a reference names.
-
-    Args:
-        reference: as recorded.
-        payloads: holds its `prepared_payload`, if it has one.
-
-    Raises:
-        LogFormatError: the payload is missing or damaged.
-    """
     if reference.prepared_payload is None:
         return reference.prepared or NOTHING
     data = payloads.get(reference.prepared_payload)

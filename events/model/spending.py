@@ -149,14 +149,7 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
 
 
 def overspent(budget: Budget | None, usage: Usage, cost: float, tool_calls: int) -> str | None:
-    """Return which limit of `budget` is reached and how, in words; None = none is.
-
-    Args:
-        budget: of the run; None = there is none.
-        usage: tokens that the run has spent.
-        cost: what they cost.
-        tool_calls: that the model has asked for in it; reached only where they are more than allowed.
-    """
+    """Return which limit of `budget` is reached and how, in words; None = none is."""
     if budget is None:
         return None
     tokens = total_tokens(usage)
@@ -170,7 +163,6 @@ def overspent(budget: Budget | None, usage: Usage, cost: float, tool_calls: int)
 
 
 def total_tokens(usage: Usage) -> int:
-    """Return the tokens of all kinds together."""
     return usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_creation_tokens
 
 

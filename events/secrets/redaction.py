@@ -181,11 +181,7 @@ class Redaction:
         return cleaned
 
     def command(self, command: T) -> T:
-        """Return what an actor is told, without the secrets.
-
-        Raises:
-            CommandRejected: its key holds one; two keys must not become the same.
-        """
+        """Return what an actor is told, without the secrets."""
         cleaned = self.value(command)
         if getattr(cleaned, "key", None) != getattr(command, "key", None):
             raise CommandRejected("the key of the command holds what is not to be recorded; choose another key")
@@ -193,25 +189,22 @@ class Redaction:
 
     def error(self, error: ProviderError) -> ProviderError:
         """Return a provider's error without the secrets."""
-        text = str(error)
-        cleaned = self.text(text)
-        if cleaned == text:
+        text, field = self.text(str(error)), self.text(error.field) if error.field is not None else None
+        if (text, field) == (str(error), error.field):
             return error
         return ProviderError(
-            cleaned,
+            text,
             kind=error.kind,
             status=error.status,
             retryable=error.retryable,
             retry_after_s=error.retry_after_s,
-            field=self.text(error.field) if error.field is not None else None,
+            field=field,
         )
 
     def finds(self, data: bytes) -> bool:
-        """Return whether one of the values is in JSON, however it is spelled."""
         return without_pauses(self.finds_in_steps(data))
 
     def finds_in_steps(self, data: bytes) -> Generator[None, None, bool]:
-        """As `finds`, with pauses where it is long."""
         for needle in self._json_needles:
             for place in found_in(data, needle):
                 if place is not None:
@@ -229,11 +222,7 @@ class Redaction:
         return False
 
     def require_none(self, text: str, what: str) -> None:
-        """Return if there is no secret in a name, which cannot be redacted.
-
-        Raises:
-            CommandRejected: there is one; says that `what` holds it.
-        """
+        """Return if there is no secret in a name, which cannot be redacted."""
         if self and self.text(text) != text:
             raise CommandRejected(f"{what} holds what is not to be recorded; choose another name")
 
@@ -272,7 +261,6 @@ class Redaction:
 
     @property
     def has_fields(self) -> bool:
-        """Whether it looks for places in JSON values."""
         return bool(self._fields)
 
     @property
@@ -358,12 +346,12 @@ class Redaction:
         """Return a text that is JSON, or was to be JSON, without what is at the field paths."""
         try:
             value: object = msgspec.json.decode(clean_text(text))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            cleaned = self._cleaned(value, trail)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):  # Or nested too deep for one of the two.
             for field in self._fields:
                 name = re.escape(field.path.rpartition(".")[2]) if not field.path.endswith("*") else '[^"]*'
                 text = re.sub(_MEMBER % name, lambda found: f'{found[1]}"{REDACTED}"', text)
             return text
-        cleaned = self._cleaned(value, trail)
         return text if cleaned is value else _encode(cleaned).decode()
 
     def _cleaned_struct(self, value: msgspec.Struct, trail: tuple[str, ...]) -> msgspec.Struct:
@@ -406,7 +394,6 @@ class Redaction:
 
 
 def _places_of(places: Places) -> Generator[None, None, list[tuple[int, int]]]:
-    """Return places as a list, with pauses."""
     found: list[tuple[int, int]] = []
     for place in places:
         if place is None:
@@ -417,7 +404,6 @@ def _places_of(places: Places) -> Generator[None, None, list[tuple[int, int]]]:
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans in order, those that overlap as one."""
     if len(spans) < 2:
         return spans
     first, *rest = sorted(spans)

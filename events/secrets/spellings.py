@@ -120,7 +120,6 @@ def found_in(text: AnyStr, needle: AnyStr) -> Places:
 
 
 def holds_any(text: str, characters: str) -> Generator[None, None, bool]:
-    """Tell whether a text has one of some characters, with pauses where it is long."""
     if len(text) <= STEP_CHARACTERS:
         return any(character in text for character in characters)
     for character in characters:
@@ -188,7 +187,6 @@ def unescaped(text: str, escapes: Escapes) -> Generator[None, None, tuple[str, C
 
 
 def without_pauses(steps: Generator[None, None, T]) -> T:
-    """Return what `steps` find."""
     while True:
         try:
             next(steps)

@@ -4,7 +4,8 @@ Theory of operation: `admit` answers whether a command may happen now, and it is
 answer is one of three: an event, which the log keeps in place of the command; `Recorded`, where the command was
 recorded before or there is nothing to do; or `CommandRejected`, after which nothing has changed. A person's command
 that cannot happen is refused, so that they learn of it. What the world reports (an answer, a result, a timer) is never
-refused for being late: it is recorded as evidence, or as nothing, since the reporter can do nothing about it.
+refused for being late: it is recorded as evidence, or as nothing, since the reporter can do nothing about it. Whether a
+run is parked makes no difference to either: it takes in all that it is told, and begins nothing.
 
 Read `refold.events.session.commands` first. The rules: a command with a key that was recorded before gets the first
 outcome; a result that is no longer waited for is evidence and never history; what providers would refuse in a history
@@ -12,20 +13,23 @@ does not get in.
 """
 
 from bisect import bisect_right
-from typing import assert_never
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import msgspec
 
 from refold.events.core.content import (
     AnswerContent,
     JsonObject,
     TextBlock,
-    ThinkingBlock,
     ToolUseBlock,
     tool_uses,
     without_blanks,
 )
 from refold.events.core.errors import CommandRejected, QueueFull
 from refold.events.core.ids import ToolCallId
-from refold.events.core.pure_core import Recorded, WaitUntil
+from refold.events.core.pure_core import Recorded, WaitUntil, content_digest
 from refold.events.model.configuration import AgentConfiguration, RunOptions
 from refold.events.model.context_window import summary_fault
 from refold.events.model.refused import by_hand
@@ -43,7 +47,6 @@ from refold.events.session.state import (
     SessionState,
     attempts_that_count,
     awaits_step,
-    content_digest,
     decision_digest,
     find_call,
     input_digest,
@@ -72,7 +75,7 @@ NEEDS_A_SESSION = (
     | commands.DescribeSession
     | commands.ImportHistory
     | commands.RecordContext
-    | commands.RecordModelInterruption
+    | ev.ModelInterrupted
     | commands.RecordModelResponse
     | commands.SendInput
 )
@@ -80,99 +83,24 @@ NEEDS_A_SESSION = (
 
 
 def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEvent | Recorded:
-    """Return the stimulus that `command` becomes, or that it has been recorded before.
-
-    Raises:
-        CommandRejected: it may not happen now; nothing is to be recorded.
-    """
+    """Return the stimulus that `command` becomes, or that it has been recorded before."""
     if state.session is None and isinstance(command, NEEDS_A_SESSION):
         raise CommandRejected("the session is not open; open it first")
-    match command:
-        case commands.OpenSession(session=session, agent=agent, graph_entities=graph_entities):
-            if state.session is None:
-                return ev.SessionOpened(session=session, agent=agent, graph_entities=graph_entities)
-            if state.session != session:
-                raise CommandRejected(f"this is session {state.session!r}, not {session!r}")
-            return Recorded(1)
-        case commands.DescribeSession():
-            return _admit_description(state, command)
-        case commands.Configure(configuration=configuration):
-            if configuration == state.configuration:
-                return Recorded(state.configured)
-            return ev.AgentConfigured(configuration=configuration)
-        case commands.ImportHistory():
-            return _admit_import(state, command)
-        case commands.ClearHistory():
-            return _admit_clear(state, command)
-        case commands.RewindHistory():
-            return _admit_rewinding(state, command)
-        case commands.SetContentAside():
-            return _admit_aside(state, command)
-        case commands.TakeContentBack():
-            return _admit_taking_back(state, command)
-        case commands.SendInput():
-            return _admit_input(state, command)
-        case commands.AllowTurn():
-            return _admit_turn(state, command)
-        case commands.CancelRun():
-            return _admit_cancel(state, command)
-        case commands.DecideApproval():
-            return _admit_decision(state, command)
-        case commands.AnswerQuestion():
-            return _admit_answer(state, command)
-        case commands.RecordQuestion():
-            return _admit_question(state, command)
-        case commands.ResumeRun():
-            return _admit_resume(state, command)
-        case commands.RecordContext():
-            return _admit_context(state, command)
-        case commands.RecordRequest():
-            if not _awaits_model(state, command.run, command.turn, command.asked):
-                return Recorded(0)
-            return ev.RequestBuilt(
-                run=command.run,
-                turn=command.turn,
-                asked=command.asked,
-                request=command.request,
-                summary=command.summary,
-            )
-        case commands.RecordModelResponse():
-            return _admit_response(state, command)
-        case commands.RecordGuardrailTrip(run=run, turn=turn, asked=asked, trip=trip):
-            waited = _awaits_model(state, run, turn, asked)
-            return ev.GuardrailTripped(run=run, turn=turn, trip=trip) if waited else Recorded(0)
-        case commands.RecordModelInterruption(turn=turn, asked=asked, content=content, usage=usage):
-            return ev.ModelInterrupted(turn=turn, content=without_blanks(content), usage=usage, asked=asked)
-        case commands.RecordModelFailure(run=run, turn=turn, asked=asked):
-            if not _awaits_model(state, run, turn, asked):
-                return Recorded(0)
-            return ev.ModelFailed(
-                run=run,
-                turn=turn,
-                kind=command.kind,
-                message=command.message,
-                status=command.status,
-                retryable=command.retryable,
-                retry_after_s=float(command.retry_after_s) if command.retry_after_s is not None else None,
-                request=command.request,
-                keeps_content=command.keeps_content,
-            )
-        case commands.RecordToolResult():
-            return _admit_tool_result(state, command)
-        case commands.RecordTimer(timer=timer):
-            wanted = any(type(effect) is WaitUntil and effect.key == timer for effect in pending(state))
-            first = state.scheduled[0] if state.scheduled else None
-            again = first is not None and first.timer == timer and first.every is not None
-            if not wanted or not again:
-                return ev.TimerFired(timer=timer) if wanted else Recorded(0)
-            return ev.TimerFired(timer=timer, next_at=command.next_at, put_off=command.put_off)
-        case commands.RecordCallWaiting(call=call, waits=waits):
-            at_work = state.turn
-            if at_work is None or call not in at_work.running or (call in at_work.waiting) == waits:
-                return Recorded(0)
-            return ev.ToolCallWaiting(call=call, waits=waits)
-        case _:
-            assert_never(command)
+    return ADMITTERS[type(command)](state, command)
+
+
+def _admit_opening(state: SessionState, command: commands.OpenSession) -> ev.SessionEvent | Recorded:
+    if state.session is None:
+        return ev.SessionOpened(session=command.session, agent=command.agent, graph_entities=command.graph_entities)
+    if state.session != command.session:
+        raise CommandRejected(f"this is session {state.session!r}, not {command.session!r}")
+    return Recorded(1)
+
+
+def _admit_configuration(state: SessionState, command: commands.Configure) -> ev.SessionEvent | Recorded:
+    if command.configuration == state.configuration:
+        return Recorded(state.configured)
+    return ev.AgentConfigured(configuration=command.configuration)
 
 
 def _admit_input(state: SessionState, command: commands.SendInput) -> ev.SessionEvent | Recorded:
@@ -376,7 +304,8 @@ def _admit_decision(state: SessionState, command: commands.DecideApproval) -> ev
         return recorded
     call = find_call(state, command.call)
     if call is None or call.result is not None or call.approval != "requested":
-        raise CommandRejected(f"{command.call} does not wait for approval; it was decided, has ended, or never was")
+        named = _named(command.call)
+        raise CommandRejected(f"{named} does not wait for approval; it was decided, has ended, or never was")
     return ev.ToolApprovalDecided(
         call=command.call,
         allowed=command.allowed,
@@ -387,13 +316,18 @@ def _admit_decision(state: SessionState, command: commands.DecideApproval) -> ev
     )
 
 
+def _named(name: str) -> str:
+    """Return a name that a caller gave as the subject of a sentence; one that nobody can see is quoted."""
+    return name if name.strip() else repr(name)
+
+
 def _admit_answer(state: SessionState, command: commands.AnswerQuestion) -> ev.SessionEvent | Recorded:
     if (recorded := _recorded_as(state, "answer", command.key, answer_digest(command))) is not None:
         return recorded
     call, at_work = find_call(state, command.call), state.turn
     asked = call.question if call is not None and at_work is not None and call.id in at_work.asking else None
     if asked is None or command.number not in (None, asked.number):
-        named = question_id(command.call, command.number)
+        named = _named(question_id(command.call, command.number))
         raise CommandRejected(f"{named} does not wait for an answer; it was answered, has ended, or never was asked")
     return ev.QuestionAnswered(
         call=command.call, number=asked.number, answer=command.answer, error=command.error, key=command.key
@@ -453,6 +387,36 @@ def _admit_context(state: SessionState, command: commands.RecordContext) -> ev.S
     )
 
 
+def _admit_request(state: SessionState, command: ev.RequestBuilt) -> ev.SessionEvent | Recorded:
+    return copy(command) if _awaits_model(state, command.run, command.turn, command.asked) else Recorded(0)
+
+
+def _admit_trip(state: SessionState, command: commands.RecordGuardrailTrip) -> ev.SessionEvent | Recorded:
+    if not _awaits_model(state, command.run, command.turn, command.asked):
+        return Recorded(0)
+    return ev.GuardrailTripped(run=command.run, turn=command.turn, trip=command.trip)
+
+
+def _admit_interruption(state: SessionState, command: ev.ModelInterrupted) -> ev.SessionEvent | Recorded:
+    return msgspec.structs.replace(command, content=without_blanks(command.content))
+
+
+def _admit_failure(state: SessionState, command: commands.RecordModelFailure) -> ev.SessionEvent | Recorded:
+    if not _awaits_model(state, command.run, command.turn, command.asked):
+        return Recorded(0)
+    return ev.ModelFailed(
+        run=command.run,
+        turn=command.turn,
+        kind=command.kind,
+        message=command.message,
+        status=command.status,
+        retryable=command.retryable,
+        retry_after_s=float(command.retry_after_s) if command.retry_after_s is not None else None,
+        request=command.request,
+        keeps_content=command.keeps_content,
+    )
+
+
 def _admit_response(state: SessionState, command: commands.RecordModelResponse) -> ev.SessionEvent | Recorded:
     if not _awaits_model(state, command.run, command.turn, command.asked):
         return ev.ModelInterrupted(turn=command.turn, content=command.content, usage=command.usage, asked=command.asked)
@@ -496,16 +460,19 @@ def _admit_response(state: SessionState, command: commands.RecordModelResponse) 
 
 def _stop_details(command: commands.RecordModelResponse, content: list[AnswerContent]) -> JsonObject | None:
     """Return the reason itself where it ends the run, or may, so that the log tells why without anything else."""
-    silent = not says_something(tuple(content))
-    if command.stop_reason == "refusal" or (command.stop_reason == "max_tokens" and silent):
+    if command.stop_reason == "refusal":
         return {"type": command.stop_reason}
-    thinks = any(type(block) is ThinkingBlock for block in content)
+    if says_something(content):
+        return None
+    if command.stop_reason == "max_tokens":
+        return {"type": command.stop_reason}
+    # What says nothing and is no thought is blank, and left out before.
     ended = command.stop_reason in ("end_turn", "stop_sequence") and not command.rejected
-    return {"type": ONLY_THOUGHT} if ended and silent and thinks and not tool_uses(tuple(content)) else None
+    return {"type": ONLY_THOUGHT} if ended and content else None
 
 
 def _awaits_model(state: SessionState, run: str, turn: int, asked: int) -> bool:
-    """Tell whether what came of a model call is waited for; a call that is made again has another `asked`."""
+    """A call that is made again has another `asked`."""
     current = state.run
     if current is None or current.id != run or current.phase != "model":
         return False
@@ -521,9 +488,9 @@ def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) 
         return ev.ToolResultLate(call=command.call, content=content, kind=command.kind)
     if not call.started:
         raise CommandRejected(f"{command.call} has a result and was never started")
-    at_work = state.turn
-    pauses = at_work is not None and (call.id in at_work.pausing or call.id in at_work.asking)
-    if pauses or 0 < command.attempt <= call.failed_attempts:  # That this attempt failed is recorded.
+    turn = state.turn
+    runs = turn is not None and (call.id in turn.running or call.id in turn.awaiting)
+    if not runs or 0 < command.attempt <= call.failed_attempts:  # That this body failed, or what it asked, is recorded.
         return Recorded(0)
     if command.handoff is not None and state.run is not None and state.run.handoff is not None:
         text = ALREADY_HANDED_OFF_TEXT.format(agent=state.run.handoff.agent)
@@ -566,3 +533,49 @@ def _was_called(state: SessionState, call: ToolCallId) -> bool:
     if (cleared := CALL_ID.fullmatch(call)) is not None and int(cleared[2]) < state.cleared_calls.get(cleared[1], 0):
         return True
     return any(use.id == call for message in reversed(state.messages) for use in tool_uses(message.content))
+
+
+def _admit_timer(state: SessionState, command: ev.TimerFired) -> ev.SessionEvent | Recorded:
+    timer = command.timer
+    wanted = any(type(effect) is WaitUntil and effect.key == timer for effect in pending(state))
+    first = state.scheduled[0] if state.scheduled else None
+    again = first is not None and first.timer == timer and first.every is not None
+    if not wanted or not again:
+        return ev.TimerFired(timer=timer) if wanted else Recorded(0)
+    return copy(command)
+
+
+def _admit_waiting(state: SessionState, command: ev.ToolCallWaiting) -> ev.SessionEvent | Recorded:
+    turn, call = state.turn, command.call
+    if turn is None or call not in turn.running or (call in turn.waiting) == command.waits:
+        return Recorded(0)
+    return copy(command)
+
+
+ADMITTERS: dict[type, Callable[[SessionState, Any], ev.SessionEvent | Recorded]] = {
+    commands.OpenSession: _admit_opening,
+    commands.DescribeSession: _admit_description,
+    commands.Configure: _admit_configuration,
+    commands.ImportHistory: _admit_import,
+    commands.ClearHistory: _admit_clear,
+    commands.RewindHistory: _admit_rewinding,
+    commands.SetContentAside: _admit_aside,
+    commands.TakeContentBack: _admit_taking_back,
+    commands.SendInput: _admit_input,
+    commands.AllowTurn: _admit_turn,
+    commands.CancelRun: _admit_cancel,
+    commands.DecideApproval: _admit_decision,
+    commands.AnswerQuestion: _admit_answer,
+    commands.ResumeRun: _admit_resume,
+    commands.RecordContext: _admit_context,
+    ev.RequestBuilt: _admit_request,
+    commands.RecordModelResponse: _admit_response,
+    commands.RecordGuardrailTrip: _admit_trip,
+    ev.ModelInterrupted: _admit_interruption,
+    commands.RecordModelFailure: _admit_failure,
+    commands.RecordToolResult: _admit_tool_result,
+    commands.RecordQuestion: _admit_question,
+    ev.ToolCallWaiting: _admit_waiting,
+    ev.TimerFired: _admit_timer,
+}
+"""What admits each command; a test says that none is missing."""

@@ -1,6 +1,7 @@
 """What a session can be told: callers' commands, and the results of its effects.
 
-`admit` turns each into the stimulus that it becomes, or refuses it. Commands are never logged; the stimulus is.
+`admit` turns each into the stimulus that it becomes, or refuses it. Commands are never logged; the stimulus is. A
+report that the log keeps unchanged, such as `TimerFired`, is told as that event, and `admit` says whether it is wanted.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,14 @@ from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, Handoff, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.model.refused import GuardrailTrip, Part, RefusedParts
-from refold.events.session.events import Repeat, Verdict
+from refold.events.session.events import (
+    ModelInterrupted,
+    Repeat,
+    RequestBuilt,
+    TimerFired,
+    ToolCallWaiting,
+    Verdict,
+)
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,18 +191,6 @@ class RecordContext(msgspec.Struct, frozen=True, kw_only=True):
     request: RequestReference | None = None
 
 
-class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a model call that is in flight."""
-
-    run: RunId
-    turn: int
-    asked: int
-    """Version of the event that wants the model call."""
-    request: RequestReference
-    summary: bool = False
-    """It asks for a summary of the history, before the model call itself."""
-
-
 class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The model answered. The calls in `content` have placeholder ids, which `admit` replaces."""
 
@@ -218,23 +214,13 @@ class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordGuardrailTrip(msgspec.Struct, frozen=True, kw_only=True):
-    """An input guardrail tripped before a model was asked."""
+    """An input guardrail tripped before a model was asked, or before its answer was taken."""
 
     run: RunId
     turn: int
     asked: int
     """Version of the event that wants the model call."""
     trip: GuardrailTrip
-
-
-class RecordModelInterruption(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer was cut while it was streamed: what had come of it by then."""
-
-    turn: int
-    asked: int
-    """Version of the event that wanted the model call."""
-    content: tuple[AnswerContent, ...] = ()
-    usage: Usage = Usage()
 
 
 class RecordModelFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,24 +278,6 @@ class RecordQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Which attempt at the call asks; 0 = the one under way."""
 
 
-class RecordCallWaiting(msgspec.Struct, frozen=True, kw_only=True):
-    """The session that carries out a call waits for a person and does nothing else, or goes on again."""
-
-    call: ToolCallId
-    waits: bool
-
-
-class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
-    """A wait that the session asked for is over."""
-
-    timer: str
-    """The effect key of the wait."""
-    next_at: int | None = None
-    """When that of an input that is due again and again comes next, in microseconds since the epoch; None = never."""
-    put_off: str = ""
-    """Why that cannot be told; the input itself waits until `next_at` then."""
-
-
 SessionCommand: TypeAlias = (
     OpenSession
     | DescribeSession
@@ -326,15 +294,15 @@ SessionCommand: TypeAlias = (
     | AnswerQuestion
     | ResumeRun
     | RecordContext
-    | RecordRequest
+    | RequestBuilt
     | RecordModelResponse
     | RecordGuardrailTrip
-    | RecordModelInterruption
+    | ModelInterrupted
     | RecordModelFailure
     | RecordToolResult
     | RecordQuestion
-    | RecordTimer
-    | RecordCallWaiting
+    | TimerFired
+    | ToolCallWaiting
 )
 """Anything that a session can be told."""
 

@@ -1,7 +1,7 @@
 """The session as one core: what the shell, replay, `refold check` and a simulator run.
 
 Its parts: `state` (what is true), `admit` (`admit`), `evolve` (`evolve`),
-`session_decisions` (`react`, `pending`), `events` and `commands`.
+`react` (`react`, `pending`), `events` and `commands`.
 """
 
 from collections.abc import Iterable

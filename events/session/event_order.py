@@ -43,11 +43,7 @@ class _KnownCall(msgspec.Struct):
 
 
 class OrderRules:
-    """Reads a session's events from its beginning and says which rule each one breaks.
-
-    Args:
-        stream: name of the session's stream.
-    """
+    """Reads a session's events from its beginning and says which rule each one breaks."""
 
     def __init__(self, stream: str) -> None:
         self._session = stream.partition("/")[2]
@@ -65,7 +61,6 @@ class OrderRules:
         self._findings: list[Finding] = []
 
     def add(self, event: ev.SessionEvent) -> list[Finding]:
-        """Return what is wrong with `event` as the next one."""
         self._version += 1
         self._findings = []
         if self._version == 1 and type(event) is not ev.SessionOpened:

@@ -270,7 +270,7 @@ class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_respon
 
 
 class GuardrailTripped(Event, frozen=True, kw_only=True, tag="session.guardrail_tripped.v1"):
-    """An input guardrail did not let pass what no model has answered yet: no model is asked, and the run fails."""
+    """An input guardrail did not let pass what no model has answered yet: the run fails, and no answer is taken."""
 
     run: RunId
     turn: int

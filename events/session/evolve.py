@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from refold.events.core.content import Message, TextBlock, tool_uses
+from refold.events.core.content import Message, TextBlock, texts_of, tool_uses
+from refold.events.core.pure_core import content_digest
 from refold.events.model.configuration import CODE_CHANGED, combined, when_resumed, without_agent
 from refold.events.model.refused import GuardrailTrip
 from refold.events.model.spending import Usage, cost_of, price_of
@@ -30,7 +31,6 @@ from refold.events.session.evolve_calls import (
     note_breakage,
     pause_over,
     pause_scheduled,
-    texts_of,
     turn_of,
 )
 from refold.events.session.set_aside import moved, remember_calls, rewound, set_aside, taken_back
@@ -47,15 +47,14 @@ from refold.events.session.state import (
     awaits_person,
     budget_spent,
     configuration_of_run,
-    content_digest,
     deadline_key,
     failure_kind,
     input_digest,
     input_key,
+    refusal_words,
     retry_key,
     run_of_input,
     says_something,
-    useless_for_good,
 )
 
 COUNTED_MAX = 8.0
@@ -236,7 +235,7 @@ def _model_requested(state: SessionState, event: ev.ModelRequested) -> None:
 
 
 def _request_built(state: SessionState, event: ev.RequestBuilt) -> None:
-    """Change nothing: it is evidence."""
+    """It is evidence, which changes nothing."""
 
 
 def _join(state: SessionState, run: Run) -> None:
@@ -263,7 +262,7 @@ def _answered(state: SessionState, event: ev.ModelResponded) -> None:
         _guardrail_tripped(state, event)
         return
     uses = tool_uses(event.content)
-    if (ending := useless_for_good(event)) is not None:
+    if (ending := _useless_for_good(event)) is not None:
         run.phase, run.ending = "ending", ending
         if says_something(event.content):
             state.messages.append(Message("assistant", event.content))
@@ -295,6 +294,24 @@ def _answered(state: SessionState, event: ev.ModelResponded) -> None:
     run.empty_answers = 0
     if event.content:
         state.messages.append(Message("assistant", event.content))
+
+
+def _useless_for_good(event: ev.ModelResponded) -> Ending | None:
+    """Return how an answer ends its run that cannot be used and would not be another one if it was asked for again.
+
+    Such an answer has a reason: the model refused, or was cut before its first word. In logs of before `stop_details`
+    it counts as empty.
+    """
+    details = event.stop_details
+    if details is None or tool_uses(event.content):
+        return None
+    silent = not says_something(event.content)
+    if event.stop_reason == "refusal" and (silent or event.rejected):
+        return Ending("failed", "refused", refusal_words(details))
+    if event.stop_reason == "max_tokens" and silent:
+        limit = "the token limit" if details.get("type") == event.stop_reason else f"a limit ({details.get('type')})"
+        return Ending("failed", "truncated_answers", f"The answer was cut at {limit} before its first word.")
+    return None
 
 
 def _guardrail_tripped(state: SessionState, event: ev.GuardrailTripped | ev.ModelResponded) -> None:
@@ -542,15 +559,15 @@ def evolve(state: SessionState, event: ev.SessionEvent) -> SessionState:
     state.version += 1
     state.at = event.at
     FOLDERS[type(event)](state, event)
-    if state.run is not None:
-        _note_wait(state.run, state)
+    run = state.run
+    if run is not None and awaits_person(run, state.turn) != (run.waiting_since is not None):
+        _note_wait(run, state.at)
     return state
 
 
-def _note_wait(run: Run, state: SessionState) -> None:
-    if awaits_person(run, state.turn):
-        if run.waiting_since is None:
-            run.waiting_since = state.at
-    elif run.waiting_since is not None:
-        run.waited_us += state.at - run.waiting_since
+def _note_wait(run: Run, at: int) -> None:
+    if run.waiting_since is None:
+        run.waiting_since = at
+    else:
+        run.waited_us += at - run.waiting_since
         run.waiting_since = None

@@ -4,7 +4,10 @@ Part of `refold.events.session.evolve`, which says what holds for both. The plac
 its calls, so that no event walks over all calls of a long answer.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -12,17 +15,16 @@ import msgspec
 from refold.events.core.content import (
     FORKED_TEXT,
     NOT_RUN_IN_FORK_TEXT,
-    Block,
-    StoredBlock,
     TextBlock,
     ToolResultBlock,
     ToolUseBlock,
     error_result,
     text_of,
+    texts_of,
     without_blanks,
 )
 from refold.events.core.ids import ToolCallId
-from refold.events.core.pure_core import Wait, WaitUntil
+from refold.events.core.pure_core import Wait, WaitUntil, content_digest
 from refold.events.model.configuration import ToolPolicy
 from refold.events.session import events as ev
 from refold.events.session.commands import AnswerQuestion
@@ -35,7 +37,6 @@ from refold.events.session.state import (
     TurnCall,
     action_of,
     answer_key,
-    content_digest,
     decision_digest,
     expiry_key,
     find_call,
@@ -76,13 +77,11 @@ def approval_requested(state: SessionState, event: ev.ToolApprovalRequested) -> 
     turn = _turn(state)
     place = turn.index[event.call]
     call = turn.calls[place]
-    call.approval, call.lost = "requested", False
+    call.approval = "requested"
     call.requested_at, call.expires_at = state.at, event.expires_at
-    turn.running.pop(call.id, None)
-    turn.waiting.pop(call.id, None)
+    _runs_no_more(turn, call)
     turn.awaiting[call.id] = state.version
-    turn.next_start = min(turn.next_start, place)
-    _advance_places(turn)
+    _begin_again(turn, place)
 
 
 def approval_decided(state: SessionState, event: ev.ToolApprovalDecided) -> None:
@@ -108,9 +107,9 @@ def call_started(state: SessionState, event: ev.ToolCallStarted) -> None:
 
 def attempt_failed(state: SessionState, event: ev.ToolAttemptFailed) -> None:
     turn = _turn(state)
-    turn.calls[turn.index[event.call]].failure = event
-    turn.running.pop(event.call, None)
-    turn.waiting.pop(event.call, None)
+    call = turn.calls[turn.index[event.call]]
+    call.failure = event
+    _runs_no_more(turn, call)
     if event.kind == "transient" and state.run is not None:
         state.run.resumes = 0
 
@@ -123,28 +122,28 @@ def pause_scheduled(state: SessionState, event: ev.RetryScheduled, call: ToolCal
 
 
 def pause_over(state: SessionState, timer: str) -> None:
-    """Let the call whose pause is over, if that is what the timer is of, be the next to start."""
+    """Let the call whose pause is over be the next to start."""
     turn = state.turn
     if turn is None:
         return
     call = next((call for call, scheduled in turn.pausing.items() if retry_key(scheduled) == timer), None)
     if call is not None:
         del turn.pausing[call]
-        turn.next_start = min(turn.next_start, turn.index[call])
-        _advance_places(turn)
+        _begin_again(turn, turn.index[call])
 
 
 def answer_digest(answer: AnswerQuestion | ev.QuestionAnswered) -> str:
-    """Return the digest under which a keyed answer is remembered."""
     return content_digest((answer.call, answer.answer, answer.error))
 
 
 def question_asked(state: SessionState, event: ev.QuestionAsked) -> None:
     turn = _turn(state)
-    turn.calls[turn.index[event.call]].question = event
-    turn.running.pop(event.call, None)
-    turn.waiting.pop(event.call, None)
+    place = turn.index[event.call]
+    turn.calls[place].question = event
+    _runs_no_more(turn, turn.calls[place])
     turn.asking[event.call] = state.version
+    if event.expires_at is not None:
+        insort(turn.expiring, (event.expires_at, place))
     if state.run is not None:
         state.run.resumes = 0
     _advance_places(turn)
@@ -154,11 +153,17 @@ def question_answered(state: SessionState, event: ev.QuestionAnswered) -> None:
     turn = _turn(state)
     place = turn.index[event.call]
     turn.calls[place].answers.append(event)
-    turn.asking.pop(event.call, None)
-    turn.next_start = min(turn.next_start, place)
+    _asks_no_more(turn, place)
     if event.key is not None:
         state.keys[event.key] = SessionKey(state.version, answer_digest(event), "answer")
-    _advance_places(turn)
+    _begin_again(turn, place)
+
+
+def _asks_no_more(turn: Turn, place: int) -> None:
+    call = turn.calls[place]
+    if turn.asking.pop(call.id, None) is None or call.question is None or call.question.expires_at is None:
+        return
+    del turn.expiring[bisect_left(turn.expiring, (call.question.expires_at, place))]
 
 
 def answer_out_of_time(state: SessionState, timer: str) -> ev.SessionEvent | None:
@@ -172,16 +177,27 @@ def answer_out_of_time(state: SessionState, timer: str) -> ev.SessionEvent | Non
     return ev.QuestionAnswered(call=found.id, number=number, error=NOT_ANSWERED_TEXT, expired=True)
 
 
-def waits_for_answers(run: Run, turn: Turn) -> list[Wait | WaitUntil]:
-    """Return the waits of the calls that asked: for an answer, and for the end of the time for it."""
+def waits_for_answers(run: Run, turn: Turn, calls_max: int) -> list[Wait | WaitUntil]:
+    """Return the waits of calls that asked: for an answer, and for the end of the time for it.
+
+    Of so many calls, those that asked first; of the others it is the one wait that is over next.
+    """
     waits: list[Wait | WaitUntil] = []
-    for call, asked in turn.asking.items():
+    for call, asked in islice(turn.asking.items(), calls_max):
         waits.append(Wait(key=answer_key(asked), causation=asked, correlation=run.input))
         question = turn.calls[turn.index[call]].question
-        if question is not None and (due_at := question.expires_at) is not None:
-            key = expiry_key(asked)
-            waits.append(WaitUntil(key=key, causation=asked, correlation=run.input, due_at=due_at, pause=True))
+        if question is not None and question.expires_at is not None:
+            waits.append(wait_until(run, expiry_key(asked), asked, question.expires_at))
+    if turn.expiring and len(turn.asking) > calls_max:
+        due_at, place = turn.expiring[0]
+        asked = turn.asking[turn.calls[place].id]
+        first = wait_until(run, expiry_key(asked), asked, due_at)
+        waits += [] if first in waits else [first]
     return waits
+
+
+def wait_until(run: Run, key: str, causation: int, due_at: int) -> WaitUntil:
+    return WaitUntil(key=key, causation=causation, correlation=run.input, due_at=due_at, pause=True)
 
 
 def result_given(state: SessionState, event: ev.QuestionAnswered) -> ev.SessionEvent | None:
@@ -253,14 +269,14 @@ def result_late(state: SessionState, event: ev.ToolResultLate) -> None:
 
 def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> None:
     turn = _turn(state)
-    answered = turn.calls[turn.index[call]]
+    place = turn.index[call]
+    answered = turn.calls[place]
     assert answered.result is None, f"version {state.version} answers {call} again"
     answered.result = result
-    turn.running.pop(call, None)
-    turn.waiting.pop(call, None)
+    _runs_no_more(turn, answered)
     turn.awaiting.pop(call, None)
     turn.pausing.pop(call, None)
-    turn.asking.pop(call, None)
+    _asks_no_more(turn, place)
     turn.open -= 1
     _advance_places(turn)
     if turn.open:
@@ -283,7 +299,8 @@ def close_for_fork(state: SessionState, event: ev.SessionForked) -> None:
     approval is asked for again, and neither it nor a question expires.
     """
     given = {result.tool_use_id: result for result in event.results}
-    for call in list(state.turn.calls) if state.turn is not None else ():
+    turn = state.turn
+    for call in list(turn.calls) if turn is not None else ():
         if call.result is not None:
             continue
         if (result := given.get(call.id)) is not None:
@@ -296,14 +313,14 @@ def close_for_fork(state: SessionState, event: ev.SessionForked) -> None:
             call.expires_at = None
             if call.question is not None:
                 call.question = msgspec.structs.replace(call.question, expires_at=None)
+    if turn is not None:
+        turn.expiring.clear()
 
 
 def note_breakage(state: SessionState, message: str, recovery: str | None) -> None:
     """Count a turn in which carrying out calls broke, and have the run end where that was once too often.
 
-    Args:
-        recovery: what a function said of it: nothing, so that the run ends, or what the model is told; None = there is
-            none.
+    `recovery` is what a function said of it: nothing, so that the run ends, or what the model is told; None = none did.
     """
     run, turn, configuration = state.run, state.turn, state.configuration
     if run is None or turn is None or configuration is None or (turn.broken and recovery != ""):
@@ -326,21 +343,31 @@ def _advance_places(turn: Turn) -> None:
     while place < count and not needs_verdict(calls[place], turn):
         place += 1
     turn.checked = place
-    place = turn.next_start
+    place = turn.begun
     while place < count and _is_begun(turn, calls[place]):
         place += 1
-    turn.next_start = place
+    turn.begun = place
+    while turn.again and _is_begun(turn, calls[turn.again[0]]):
+        heappop(turn.again)
+
+
+def _runs_no_more(turn: Turn, call: TurnCall) -> None:
+    """Note that the body of a call has ended, or is not waited for; so no crash has interrupted it, parked or not."""
+    call.lost = False
+    turn.running.pop(call.id, None)
+    turn.waiting.pop(call.id, None)
+
+
+def _begin_again(turn: Turn, place: int) -> None:
+    """Have a call start that has ended without a result, before all that come after it."""
+    if place < turn.begun:
+        heappush(turn.again, place)
+    _advance_places(turn)
 
 
 def _is_begun(turn: Turn, call: TurnCall) -> bool:
     begun = call.id in turn.running or call.id in turn.pausing or call.id in turn.asking
     return begun or call.result is not None
-
-
-def texts_of(content: tuple[Block, ...]) -> tuple[TextBlock | StoredBlock, ...]:
-    return tuple(
-        block for block in content if type(block) is TextBlock or (type(block) is StoredBlock and block.holds == "text")
-    )
 
 
 def _turn(state: SessionState) -> Turn:

@@ -41,11 +41,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class SessionChecker:
-    """Checks one session event by event, each in O(event), so that a simulator can check after every step.
-
-    Args:
-        stream: name of the session's stream, `"session/<id>"`.
-    """
+    """Checks one session event by event, each in O(event), so that a simulator can check after every step."""
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
@@ -112,12 +108,7 @@ def _turn_findings(turn: Turn | None, rules: HistoryRules) -> list[Finding]:
 
 
 def check_events(events: Sequence[SessionEvent], stream: str) -> list[Violation]:
-    """Return every violation in a session's whole stream, oldest first; each prefix is checked, in O(n) overall.
-
-    Args:
-        events: all events of the stream, from version 1.
-        stream: its name, `"session/<id>"`.
-    """
+    """Return every violation in a session's whole stream, oldest first; each prefix is checked, in O(n) overall."""
     checker = SessionChecker(stream)
     return [violation for event in events for violation in checker.observe(event)]
 
@@ -126,11 +117,6 @@ def check_history(messages: Sequence[Message], *, stream: str = "", version: int
     """Return the violations of INV0 and INV1 in a history that is to be shown to a model.
 
     Two assistant messages in a row are accepted, since messages do not tell whether the first one was a pause.
-
-    Args:
-        messages: the whole history, oldest first.
-        stream: whose it is, for the violations.
-        version: at which event, for the violations.
     """
     rules = HistoryRules()
     findings = [finding for message in messages for finding in rules.add(message)]
@@ -139,12 +125,7 @@ def check_history(messages: Sequence[Message], *, stream: str = "", version: int
 
 
 def check_state(state: SessionState, stream: str | None = None) -> list[Violation]:
-    """Return the violations that a folded state shows by itself, in O(history).
-
-    Args:
-        state: any state between two batches or two events.
-        stream: whose it should be; None = whose it says that it is.
-    """
+    """Return the violations that a folded state shows by itself, in O(history)."""
     said = stream_name(SESSION_KIND, state.session or "")
     name = stream if stream is not None else said
     violations = check_history(history(state), stream=name, version=state.version)

@@ -230,11 +230,6 @@ def _cleaned(block: TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | Sto
 
 
 def cleaned_data(data: JsonObject | None) -> JsonObject | None:
-    """Return a copy of what a provider wants back, clean.
-
-    Raises:
-        Unrecordable: it is not JSON.
-    """
     if not data:
         return None
     cleaned = clean_json(data)
@@ -268,11 +263,7 @@ def recorded_call(use: ToolUse, check: CheckCall) -> tuple[ToolUseBlock, Verdict
 
 
 def _arguments(given: object) -> JsonObject:
-    """Return arguments as a JSON object; none at all (empty or blank text, null) are an empty one.
-
-    Raises:
-        Unrecordable: they are not a JSON object, or cannot be recorded.
-    """
+    """Return arguments as a JSON object; none at all (empty or blank text, null) are an empty one."""
     value = given
     if isinstance(value, str | bytes):
         if not value.strip():

@@ -47,7 +47,7 @@ protected here: a run ends exactly once, and never before each of its calls has 
 """
 
 from itertools import islice
-from typing import ClassVar, assert_never
+from typing import ClassVar, assert_never, get_args
 
 import msgspec
 
@@ -61,11 +61,10 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
-from refold.events.model.configuration import CODE_CHANGED, when_resumed
+from refold.events.model.configuration import CODE_CHANGED, attempts_counted, retry_delay_us, when_resumed
 from refold.events.model.refused import GUARDED, Part, RefusedParts, inputs_unanswered, parts_said
-from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
-from refold.events.session.evolve_calls import answer_out_of_time, result_given, waits_for_answers
+from refold.events.session.evolve_calls import answer_out_of_time, result_given, wait_until, waits_for_answers
 from refold.events.session.set_aside import asides, refused_content
 from refold.events.session.state import (
     Run,
@@ -154,39 +153,35 @@ SessionEffect = CallModel | RunTool | AskPerson | Wait | WaitUntil
 
 def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
     """Return what follows from `event`, which `state` already includes, oldest first."""
-    follows = _follows(state, event)
-    if follows and state.run is not None and isinstance(follows[-1], ev.TerminalEvent):
+    kind = type(event)
+    if kind in FOLLOWED_BY_NOTHING:
+        return []
+    follows = _next(state) if kind in FOLLOWED_BY_NEXT else _follows(state, event)
+    if follows and type(follows[-1]) in ENDS and state.run is not None:
         follows[-1] = msgspec.structs.replace(follows[-1], totals=run_totals(state, state.run))
     return follows
 
 
-COMMON = frozenset(
+ENDS = frozenset(get_args(ev.TerminalEvent))
+
+FOLLOWED_BY_NOTHING = frozenset(
     {
-        ev.InputQueued, ev.RunStarted, ev.ToolCallStarted, ev.ToolCallCompleted, ev.ToolCallFailed,
-        ev.ContextPrepared, ev.RequestBuilt,
+        ev.SessionOpened, ev.SessionDescribed, ev.HistoryCleared, ev.HistoryRewound, ev.SessionForked,
+        ev.ContentTakenBack, ev.TimerSet, ev.ModelRequested, ev.ModelInterrupted, ev.ToolResultLate, ev.ToolCallWaiting,
     }
 )  # fmt: skip
-"""Events that have no case of their own in `_follows`, which need not look for one."""
+
+FOLLOWED_BY_NEXT = ENDS | {
+    ev.InputQueued, ev.RunStarted, ev.ToolCallStarted, ev.ToolCallCompleted, ev.ToolCallFailed,
+    ev.ContextPrepared, ev.RequestBuilt,
+}  # fmt: skip
+"""Events that have no case of their own in `_follows`; those that are left out only take longer."""
 
 
 def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
-    if type(event) in COMMON or (type(event) is ev.ModelResponded and event.refused is None):
-        return _next(state)
     match event:
-        case (
-            ev.SessionOpened()
-            | ev.SessionDescribed()
-            | ev.HistoryCleared()
-            | ev.HistoryRewound()
-            | ev.SessionForked()
-            | ev.ContentTakenBack()
-            | ev.TimerSet()
-            | ev.ModelInterrupted()
-            | ev.ToolResultLate()
-            | ev.ToolCallWaiting()
-            | ev.ModelRequested()
-        ):
-            return []
+        case ev.ModelResponded(refused=None):
+            return _next(state)
         case ev.AgentConfigured():  # It follows only from a handoff.
             return _hand_off(state, state.run) if state.run is not None and state.run.handoff is not None else []
         case ev.ToolApprovalDecided(allowed=False):
@@ -215,7 +210,7 @@ def _follows(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEven
             run = state.run
             if when_resumed(state.configuration, changed=event.code_changed, asked=event.asked) == "park":
                 return [ev.RunParked(run=run.id, reason=f"{CODE_CHANGED} Resume or cancel it")]
-            if run.resumes > state.configuration.resumes_max:
+            if run.resumes > state.configuration.resumes_max and run.ending is None:
                 times = run.resumes - 1
                 return [ev.RunParked(run=run.id, reason=f"resumed {times} times without progress; resume or cancel it")]
             return _close_lost(state) or _next(state)
@@ -260,7 +255,6 @@ def _expired(state: SessionState, timer: str) -> ToolCallId | None:
 
 
 def _retry(state: SessionState, event: ev.ModelFailed) -> ev.SessionEvent | None:
-    """Return that the failed model call is made again, where it may be."""
     run, configuration = state.run, state.configuration
     policy = configuration.retry if configuration is not None else None
     if run is None or policy is None or not event.retryable or budget_spent(state, run) is not None:
@@ -281,7 +275,6 @@ def _sets_aside(state: SessionState) -> bool:
 
 
 def _after_attempt(state: SessionState, event: ev.ToolAttemptFailed) -> ev.SessionEvent:
-    """Return that a call is tried again, or what it is answered with where no attempt is left."""
     run, call = state.run, find_call(state, event.call)
     counted = attempts_that_count(call, event.attempt) if call is not None else None
     if run is None or call is None or call.policy.retries is None or counted is None:
@@ -332,7 +325,6 @@ def _ask(state: SessionState, run: Run, call: TurnCall, reason: str) -> ev.Sessi
 
 
 def _next(state: SessionState) -> list[ev.SessionEvent]:
-    """Return the one event that follows now, or none where the session waits for something."""
     # The order of these questions is the order of precedence. An input whose time has come is queued before all else,
     # since `evolve` holds it in `due` only for the length of a batch.
     due = state.due
@@ -419,44 +411,30 @@ def _end(state: SessionState, run: Run) -> ev.SessionEvent:
 
 
 def _next_turn(state: SessionState, run: Run) -> list[ev.SessionEvent]:
-    if (failure := _no_further_turn(state, run)) is not None:
-        return [failure]
+    if (reason := _no_further_turn(state, run)) is not None:
+        return [ev.RunFailed(run=run.id, kind=reason[0], message=reason[1])]
     if run.turns_allowed is not None and run.turns >= run.turns_allowed:
         return []
     return [ev.ModelRequested(run=run.id, turn=run.turns + 1)]
 
 
-def _no_further_turn(state: SessionState, run: Run) -> ev.SessionEvent | None:
+def _no_further_turn(state: SessionState, run: Run) -> tuple[ev.RunFailureKind, str] | None:
     configuration = configuration_of_run(state)
     if run.empty_answers > configuration.empty_answers_max:
-        return ev.RunFailed(
-            run=run.id,
-            kind="empty_answers",
-            message="The model has thought and said nothing, also when it was asked again."
-            if run.only_thought and configuration.empty_answers_max
-            else f"The model gave {run.empty_answers} empty answers in a row.",
-        )
+        if run.only_thought and configuration.empty_answers_max:
+            return "empty_answers", "The model has thought and said nothing, also when it was asked again."
+        return "empty_answers", f"The model gave {run.empty_answers} empty answers in a row."
     if run.truncated_answers > TRUNCATED_ANSWERS_MAX:
-        return ev.RunFailed(
-            run=run.id,
-            kind="truncated_answers",
-            message=f"The model's answer was cut inside its tool calls {run.truncated_answers} times in a row.",
-        )
+        times = f"{run.truncated_answers} times in a row"
+        return "truncated_answers", f"The model's answer was cut inside its tool calls {times}."
     if run.rejected_answers > configuration.rejections_max:
-        return ev.RunFailed(
-            run=run.id,
-            kind="agent_loop",
-            message=f"AgentLoopError: {run.rejected_answers} answers in a row could not be used. {run.rejection}",
-        )
+        said = f"{run.rejected_answers} answers in a row could not be used. {run.rejection}"
+        return "agent_loop", f"AgentLoopError: {said}"
     spent = budget_spent(state, run)
     if spent is not None:
-        return ev.RunFailed(run=run.id, kind="budget", message=spent)
+        return "budget", spent
     if run.turns >= configuration.max_turns:
-        return ev.RunFailed(
-            run=run.id,
-            kind="max_turns",
-            message=f"Max turns ({configuration.max_turns}) reached, stopping forcibly",
-        )
+        return "max_turns", f"Max turns ({configuration.max_turns}) reached, stopping forcibly"
     return None
 
 
@@ -537,23 +515,20 @@ def pending(state: SessionState) -> list[SessionEffect]:
     limit = state.configuration.run_timeout_s if state.configuration is not None else None
     if limit is not None and not awaits_person(run, state.turn):
         due_at = run.started_at + run.waited_us + round(limit * 1_000_000)
-        effects.append(
-            WaitUntil(key=deadline_key(run), causation=run.started, correlation=run.input, due_at=due_at, pause=True)
-        )
+        effects.append(wait_until(run, deadline_key(run), run.started, due_at))
     if run.phase == "model":
         effects.append(CallModel(key=f"model:{run.asked}", causation=run.asked, correlation=run.input, turn=run.turns))
     elif run.phase == "waiting":
-        effects.append(
-            WaitUntil(
-                key=retry_key(run.asked), causation=run.asked, correlation=run.input, due_at=run.retry_at, pause=True
-            )
-        )
-    if state.turn is not None:
-        effects.extend(_run_tool(run, state.turn, call) for call in running_calls(state.turn))
-        effects.extend(_await_attempt(run, state.turn, call) for call in state.turn.pausing)
-        effects.extend(waits_for_answers(run, state.turn))
-        for call_id, requested in islice(state.turn.awaiting.items(), CALLS_RUNNING_MAX):
-            effects.extend(_await_decision(run, state.turn.calls[state.turn.index[call_id]], requested))
+        effects.append(wait_until(run, retry_key(run.asked), run.asked, run.retry_at))
+    turn = state.turn
+    if turn is None:
+        return effects
+    effects += [_run_tool(run, turn, call) for call in running_calls(turn)]
+    effects += [_await_attempt(run, turn, call) for call in turn.pausing]
+    if turn.asking:
+        effects += waits_for_answers(run, turn, CALLS_RUNNING_MAX)
+    for call_id, requested in islice(turn.awaiting.items(), CALLS_RUNNING_MAX):
+        effects += _await_decision(run, turn.calls[turn.index[call_id]], requested)
     return effects
 
 
@@ -572,10 +547,7 @@ def _await_decision(run: Run, call: TurnCall, requested: int) -> list[SessionEff
     )
     if call.expires_at is None:
         return [asking]
-    expiry = WaitUntil(
-        key=expiry_key(requested), causation=requested, correlation=run.input, due_at=call.expires_at, pause=True
-    )
-    return [asking, expiry]
+    return [asking, wait_until(run, expiry_key(requested), requested, call.expires_at)]
 
 
 def _run_tool(run: Run, turn: Turn, call: TurnCall) -> RunTool:
@@ -596,4 +568,4 @@ def _run_tool(run: Run, turn: Turn, call: TurnCall) -> RunTool:
 
 def _await_attempt(run: Run, turn: Turn, call_id: ToolCallId) -> WaitUntil:
     scheduled, due_at = turn.pausing[call_id], turn.calls[turn.index[call_id]].retry_at
-    return WaitUntil(key=retry_key(scheduled), causation=scheduled, correlation=run.input, due_at=due_at, pause=True)
+    return wait_until(run, retry_key(scheduled), scheduled, due_at)

@@ -7,13 +7,19 @@ aside can be taken back.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import cast
+
+import msgspec
 
 from refold.events.core.content import Block, Message, TextBlock, tool_uses
 from refold.events.core.errors import CommandRejected
-from refold.events.core.state_codec import beginning_of
+from refold.events.core.pure_core import content_digest
+from refold.events.core.state_codec import SealedList
 from refold.events.model.refused import INPUT_NOTE, REFUSED, Part, SetAside, is_more_than_text, noted
 from refold.events.session.events import ContentTakenBack, HistoryRewound, InputSetAside
-from refold.events.session.state import CALL_ID, SessionKey, SessionState, content_digest
+from refold.events.session.state import CALL_ID, SessionKey, SessionState
+
+_decode_messages = msgspec.json.Decoder(Message).decode_lines
 
 
 def asides(state: SessionState, parts: Sequence[Part], why: str = REFUSED) -> tuple[SetAside, ...]:
@@ -103,7 +109,9 @@ def moved(kept: dict[int, tuple[SetAside, ...]], by: int, first: int) -> dict[in
 
 def rewound(state: SessionState, event: HistoryRewound) -> None:
     remember_calls(state, state.messages[event.messages :])
-    state.messages = beginning_of(state.messages, event.messages)
+    said = state.messages
+    whole = said if isinstance(said, SealedList) else SealedList(_decode_messages, [], cast("list[Message]", said))
+    state.messages = whole.beginning(event.messages)
     del state.marks[bisect_right(state.marks, event.to, key=lambda mark: mark.started) :]
     state.accepted = min(state.accepted, event.messages)
     state.asides = {

@@ -11,7 +11,7 @@ of the calls, when the last one is there; `history` shows them before.
 
 import hashlib
 import re
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence
 from typing import Literal
 
 import msgspec
@@ -28,16 +28,20 @@ from refold.events.core.content import (
     ToolResultBlock,
     UserContent,
     error_result,
-    tool_uses,
 )
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.core.pure_core import RecordedKey
-from refold.events.model.configuration import AgentConfiguration, Handoff, RunOptions, ToolPolicy, configured_for
+from refold.events.core.pure_core import RecordedKey, content_digest
+from refold.events.model.configuration import (
+    AgentConfiguration,
+    Handoff,
+    RunOptions,
+    ToolPolicy,
+    attempts_counted,
+    configured_for,
+)
 from refold.events.model.messages import StopReason
 from refold.events.model.refused import GuardrailTrip, SetAside
-from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import RunTotals, Usage, overspent
-from refold.events.session import events as ev
 from refold.events.session.commands import DecideApproval
 from refold.events.session.events import (
     QuestionAnswered,
@@ -154,10 +158,19 @@ class Turn(msgspec.Struct):
     """Of those that run, the calls whose work does nothing but wait for a person."""
     broken: bool = False
     """Carrying out its calls broke."""
-    next_start: int = 0
-    """Calls before this place are running, between two attempts, or answered."""
+    expiring: list[tuple[int, int]] = []
+    """When the time for their answers is over, with their places; sorted."""
+    begun: int = 0
+    """Calls before this place are running, between two attempts, asking or answered, but for those of `again`."""
+    again: list[int] = []
+    """Places of calls that are to begin again; a heap."""
     first_open: int = 0
     """Calls before this place are answered."""
+
+    @property
+    def next_start(self) -> int:
+        """Place of the first call that has still to begin, or to begin again."""
+        return self.again[0] if self.again else self.begun
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -348,9 +361,9 @@ class SessionState(msgspec.Struct):
 
 
 def configuration_of_run(state: SessionState) -> AgentConfiguration:
-    """Return the configuration of the run under way: the one in force, with the run's options."""
-    assert state.configuration is not None
-    return configured_for(state.configuration, state.run.options if state.run is not None else None)
+    configuration, run = state.configuration, state.run
+    assert configuration is not None
+    return configuration if run is None else configured_for(configuration, run.options)
 
 
 def history(state: SessionState) -> list[Message]:
@@ -368,7 +381,6 @@ def budget_spent(state: SessionState, run: Run) -> str | None:
 
 
 def results_message(turn: Turn) -> Message:
-    """Return the message that answers the calls of `turn`, in the order of the calls."""
     results = [call.result or error_result(call.id, "transient", STILL_OPEN_TEXT) for call in turn.calls]
     return Message("user", tuple(results))
 
@@ -384,20 +396,14 @@ def running_calls(turn: Turn | None) -> list[TurnCall]:
     return [turn.calls[turn.index[call]] for call in turn.running] if turn is not None else []
 
 
-def content_digest(content: object) -> str:
-    """Return the digest under which a keyed command's content is remembered."""
-    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
-
-
 def input_digest(content: tuple[UserContent, ...], options: RunOptions | None, every: Repeat | None = None) -> str:
-    """Return the digest under which a keyed input is remembered."""
+    options = options.without_trace() if options is not None else None
     if every is not None:
         return content_digest((content, options, every))
     return content_digest(content if options is None else (content, options))
 
 
 def decision_digest(decision: DecideApproval | ToolApprovalDecided) -> str:
-    """Return the digest under which a keyed decision is remembered."""
     said: tuple[object, ...] = (decision.call, decision.allowed)
     if decision.always or decision.input is not None:
         said = (*said, decision.always)
@@ -405,7 +411,6 @@ def decision_digest(decision: DecideApproval | ToolApprovalDecided) -> str:
 
 
 def needs_approval(call: TurnCall) -> bool:
-    """Tell whether a person has to allow a call before it may run."""
     return call.verdict.verdict == "ask" or (call.verdict.verdict == "allow" and call.policy.tier == "confirm")
 
 
@@ -424,12 +429,6 @@ def reason_to_ask(call: TurnCall) -> str:
 
 
 def attempts_that_count(call: TurnCall, failed: int) -> int | None:
-    """Return how many failed attempts at a call count for the next pause; None = it is not tried again.
-
-    Args:
-        call: which.
-        failed: how many attempts at it have failed.
-    """
     policy = call.policy
     if policy.retries is None or policy.effect == "once":  # What began and failed may have had its effect.
         return None
@@ -442,21 +441,15 @@ def action_of(call: TurnCall) -> str:
 
 
 def deadline_key(run: Run) -> str:
-    """Return the effect key of the wait for the run's end of time."""
     return f"deadline:{run.id}"
 
 
 def retry_key(version: int) -> str:
-    """Return the effect key of the wait before another attempt; each has its own.
-
-    Args:
-        version: of the event that wanted the failed model call, or of the RetryScheduled of a tool call.
-    """
+    """Return the effect key of the wait before another attempt at what a version wanted or scheduled."""
     return f"retry:{version}"
 
 
 def resume_key(run: Run) -> str:
-    """Return the effect key of the wait for a person who lets a run go on."""
     return f"resume:{run.id}"
 
 
@@ -466,12 +459,10 @@ def question_id(call: ToolCallId, number: int | None) -> str:
 
 
 def answer_key(asked: int) -> str:
-    """Return the effect key of the wait for the answer to what was asked at a version."""
     return f"answer:{asked}"
 
 
 def approval_key(requested: int) -> str:
-    """Return the effect key of the wait for a decision that was requested at a version."""
     return f"approval:{requested}"
 
 
@@ -481,7 +472,6 @@ def expiry_key(requested: int) -> str:
 
 
 def input_key(scheduled: int) -> str:
-    """Return the effect key of the wait for the time of an input that was scheduled at a version."""
     return f"input:{scheduled}"
 
 
@@ -494,21 +484,26 @@ def is_work(key: str) -> bool:
     return key.startswith(WORK_KEYS)
 
 
+def is_of_person(key: str) -> bool:
+    """Tell whether an effect is the wait for a decision or an answer, given its key."""
+    return key.startswith(("approval:", "answer:"))
+
+
 def is_scheduled(key: str) -> bool:
     """Tell whether an effect is the wait for the time of an input, given its key."""
     return key.startswith("input:")
 
 
 def run_of_input(version: int) -> RunId:
-    """Return the run of the input that was accepted at `version`."""
     return RunId(f"run_{version}")
 
 
-def says_something(content: tuple[Block, ...]) -> bool:
+def says_something(content: Iterable[Block]) -> bool:
     """Tell whether an answer without tool calls has anything in it for its reader."""
-    return any(
-        bool(block.text.strip()) if type(block) is TextBlock else type(block) is not ThinkingBlock for block in content
-    )
+    for block in content:
+        if block.text.strip() if type(block) is TextBlock else type(block) is not ThinkingBlock:
+            return True
+    return False
 
 
 TOLD_CHARACTERS_MAX = 1_000
@@ -523,41 +518,19 @@ def told_reasons(details: JsonObject) -> list[str]:
 
 
 def refusal_words(details: JsonObject) -> str:
-    """Return that the model refused, and why, given what the provider said of it."""
     return f"{': '.join(['The model refused to answer', *told_reasons(details)])}."
 
 
 def failure_kind(kind: str) -> RunFailureKind:
-    """Return why a run fails whose model call failed, given the kind of that."""
     return "agent_loop" if kind == "agent_loop" else "budget" if kind == "budget" else "provider"
 
 
-def useless_for_good(event: ev.ModelResponded) -> Ending | None:
-    """Return how an answer ends its run that cannot be used and would not be another one if it was asked for again.
-
-    Such an answer has a reason: the model refused, or was cut before its first word. In logs of before `stop_details`
-    it counts as empty.
-    """
-    details = event.stop_details
-    if details is None or tool_uses(event.content):
-        return None
-    silent = not says_something(event.content)
-    if event.stop_reason == "refusal" and (silent or event.rejected):
-        return Ending("failed", "refused", refusal_words(details))
-    if event.stop_reason == "max_tokens" and silent:
-        limit = "the token limit" if details.get("type") == event.stop_reason else f"a limit ({details.get('type')})"
-        return Ending("failed", "truncated_answers", f"The answer was cut at {limit} before its first word.")
-    return None
-
-
 def calls_awaiting_approval(state: SessionState) -> list[TurnCall]:
-    """Return the calls that a person has to allow or deny, in the order in which that was asked for."""
     turn = state.turn
     return [turn.calls[turn.index[call]] for call in turn.awaiting] if turn is not None else []
 
 
 def calls_awaiting_answer(state: SessionState) -> list[TurnCall]:
-    """Return the calls that wait for an answer, in the order in which they asked."""
     turn = state.turn
     return [turn.calls[turn.index[call]] for call in turn.asking] if turn is not None else []
 
@@ -568,7 +541,6 @@ def awaits_step(run: Run) -> bool:
 
 
 def is_interrupted(state: SessionState) -> bool:
-    """Tell whether a run did something, or was about to, when its process ended."""
     run, turn = state.run, state.turn
     if run is None:
         return False
@@ -580,7 +552,7 @@ def awaits_person(run: Run, turn: Turn | None) -> bool:
 
     A call counts whose work waits so in another session.
     """
-    if run.parked or awaits_step(run):
+    if run.parked or (run.turns_allowed is not None and awaits_step(run)):
         return True
     if turn is None or turn.pausing or not (turn.awaiting or turn.waiting or turn.asking):
         return False

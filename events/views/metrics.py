@@ -121,14 +121,12 @@ def count(state: MetricsState, stored: StoredEvent) -> MetricsState:
 
 
 def count_all(state: MetricsState, stored: Iterable[StoredEvent]) -> MetricsState:
-    """Count stored events, oldest first, into `state`, which is changed and returned."""
     for event in stored:
         count(state, event)
     return state
 
 
 def evolve(state: MetricsState, stream: StreamName, event: Event) -> MetricsState:
-    """Fold one event of one stream into `state`, which is changed and returned."""
     kind = type(event)
     _add(state.events, str(kind.__struct_config__.tag))
     folder = FOLDERS.get(kind)
@@ -166,8 +164,8 @@ def _add(figures: dict[str, int], name: str, number: int = 1) -> None:
     figures[name] = figures.get(name, 0) + number
 
 
-def _add_tool(state: MetricsState, tool: str, figure: str, number: int = 1) -> None:
-    _add(state.tools.setdefault(tool, {}), figure, number)
+def _add_tool(state: MetricsState, tool: str, figure: str) -> None:
+    _add(state.tools.setdefault(tool, {}), figure)
 
 
 def _add_agent(state: MetricsState, stream: str, figure: str, number: int = 1) -> None:
@@ -217,12 +215,7 @@ class ModelSpending(msgspec.Struct, frozen=True):
 
 
 def spent(event: Event, rates: Rates | None) -> ModelSpending | None:
-    """Return what an event of a session adds to the figures of which model; None = nothing to any.
-
-    Args:
-        event: the next one of a session.
-        rates: in force in it; None = that is not known.
-    """
+    """Return what an event of a session adds to the figures of which model; None = nothing to any."""
     asked = rates.model if rates is not None else UNKNOWN_MODEL
     match event:
         case ev.ModelResponded(model=model, usage=usage):
@@ -288,7 +281,7 @@ def _model_requested(state: MetricsState, stream: str, event: ev.ModelRequested)
 # Sessions
 
 
-def _session_opened(state: MetricsState, stream: str, event: ev.SessionOpened) -> None:
+def _session_opened(state: MetricsState, stream: str, event: ev.SessionOpened | ev.SessionForked) -> None:
     state.first_agent = state.first_agent or event.agent
     if event.agent != state.first_agent:
         state.other_agents[stream] = event.agent
@@ -297,10 +290,7 @@ def _session_opened(state: MetricsState, stream: str, event: ev.SessionOpened) -
 
 def _session_forked(state: MetricsState, stream: str, event: ev.SessionForked) -> None:
     """Count a session whose first events are those of another one, where they have been counted."""
-    state.first_agent = state.first_agent or event.agent
-    if event.agent != state.first_agent:
-        state.other_agents[stream] = event.agent
-    _add_both(state, stream, "sessions")
+    _session_opened(state, stream, event)
     if event.keeps_run:
         _open(state, stream).model = (event.options.model if event.options is not None else None) or ""
     else:
@@ -419,8 +409,6 @@ def _actor_failed(state: MetricsState, stream: str, event: ActorFailed) -> None:
 
 
 def _counted_as(figure: str) -> Callable[[MetricsState, str, Event], None]:
-    """Return what counts an event under one name and does nothing else."""
-
     def fold(state: MetricsState, stream: str, event: Event) -> None:
         _add(state.totals, figure)
 

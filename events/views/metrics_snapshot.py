@@ -404,7 +404,6 @@ def _first_with_most(figures: Iterable[tuple[str, int | tuple[int, ...]]]) -> st
 
 
 def ratio(part: int, whole: int) -> float | None:
-    """Return `part` divided by `whole`; None where `whole` is 0."""
     return part / whole if whole else None
 
 

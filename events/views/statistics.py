@@ -160,17 +160,7 @@ def statistics_of(
     *,
     append_errors: int | None = None,
 ) -> SessionStatistics:
-    """Return what a session's events, from its first one on, say of it.
-
-    Args:
-        events: oldest first.
-        payloads: those that `refold.events.views.steps.stored_texts` names; a text that is in none of them is shown
-            by its size.
-        append_errors: as a runtime has counted them.
-
-    Raises:
-        LogFormatError: a payload is damaged.
-    """
+    """Return what a session's events, from its first one on, say of it; see `Steps` for `payloads`."""
     progress = _Progress(Steps(payloads))
     for event in events:
         progress.add(event)

@@ -118,7 +118,6 @@ class Steps:
         return self._steps[-1]
 
     def add(self, event: ev.SessionEvent) -> None:
-        """Take the next event."""
         match event:
             case ev.ModelRequested():
                 self._wanted_at = event.at
@@ -136,7 +135,7 @@ class Steps:
                 return
 
     def text_of(self, content: Iterable[Block]) -> str:
-        """Return the text in blocks, joined; images and what only a provider understands are left out."""
+        """Images and what only a provider understands are left out."""
         return "".join(self._text(block) for block in content if not isinstance(block, ThinkingBlock))
 
     def _begin(self, event: ev.ModelResponded) -> None:
@@ -188,15 +187,6 @@ class Steps:
 def steps_of(
     events: Iterable[ev.SessionEvent], payloads: Mapping[PayloadHash, bytes] = NO_PAYLOADS
 ) -> tuple[Step, ...]:
-    """Return the steps in a session's events, which begin with its first one.
-
-    Args:
-        events: oldest first.
-        payloads: those that `stored_texts` names; a text that is in none of them is shown by its size.
-
-    Raises:
-        LogFormatError: a payload is damaged.
-    """
     steps = Steps(payloads)
     for event in events:
         steps.add(event)

@@ -9,43 +9,47 @@ rules: nothing here runs, and what cannot work is refused where it is given; and
 that a call that is run again after a crash finds the run that it began.
 """
 
-import asyncio
 import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    TypeGuard,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import msgspec
 
-from refold.actors.agent.approval import AskHandler
+import refold.memory  # Whose names load on first use: those of its stores when a field's annotation is read.
 from refold.actors.agent.guardrails import Guardrail, Guardrails, checked_guardrails
 from refold.actors.calls.middleware import Hooks, Middleware
-from refold.actors.calls.policy import Decision, Offer, Policy
+from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import PromptText, Recall, Recalling
 from refold.actors.calls.tool_context import CallingTool, ShownHistory, Subagents, ToolContext, calling_tool
-from refold.actors.thread_pool import ThreadPool
+from refold.agents.approval import ApprovalHandler
 from refold.agents.redact import Redact, redaction_of_rules
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
 from refold.events.core.content import JsonObject, Message
 from refold.events.core.errors import ConfigError, ToolError
-from refold.events.core.ids import SessionId, checked_identifier
-from refold.events.kinds.breaker import BREAKER_KIND
-from refold.events.kinds.episodic import MEMORY_KIND
-from refold.events.kinds.semantic import KNOWLEDGE_KIND
-from refold.events.kinds.working_memory import WORKING_KIND
+from refold.events.core.ids import checked_identifier
+from refold.events.kinds.scopes import KNOWLEDGE_KIND, MEMORY_KIND, WORKING_KIND
 from refold.events.model.configuration import AgentConfig, Tier
 from refold.events.model.context_window import ContextWindow
-from refold.events.session.events import ToolApprovalRequested
-from refold.memory.graph import GraphStore
-from refold.memory.semantic import SemanticStore
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import RuntimeOptions
 from refold.providers.function import ProviderFunction, as_provider
-from refold.providers.react import in_protocol
-from refold.react.action import is_reserved
 from refold.sessions.structured_output import (
     OutputCheck,
     OutputValidator,
@@ -68,14 +72,11 @@ from refold.tools.signature import Signature, entry_of, first_paragraph
 from refold.tools.tool import Tool
 from refold.type_parameters import Deps, Out_co
 
+if TYPE_CHECKING:
+    from refold.type_parameters import Entered
+
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
-
-ApprovalHandler: TypeAlias = Callable[[SessionId, ToolApprovalRequested], Decision | Awaitable[Decision | None] | None]
-"""Decides about a call that waits: `Allow()`, `Allow(always=True)`, `Deny(reason)`, or None, which leaves it to a later
-`Session.decide`. Plain functions run in a thread and may block; what a handler raises is logged and decides nothing.
-"""
-
 
 SUBAGENT_SILENCE_S = 600.0
 """How long a subagent's model may say nothing, unless its tool says otherwise: models think longer than tools."""
@@ -147,14 +148,28 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
     middleware: Sequence[Middleware] = ()
     memory: Recall | None = None
     working_memory: PromptText | None = None
-    graph: GraphStore | None = None
-    semantic: SemanticStore | None = None
+    graph: "refold.memory.GraphStore | None" = None
+    semantic: "refold.memory.SemanticStore | None" = None
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     skills: Sequence[Skill] = ()
     skill_prompter: SkillPrompter | None = None
     handoffs: "Sequence[AnyAgent | str | HandoffTool[..., object]]" = ()
     redact: Redact = ()
     keep_originals: bool = False
+
+    if TYPE_CHECKING:  # So that a checker takes `Deps` from any form of `deps`.
+
+        @overload
+        def __init__(self, *, deps: None = None, **parts: "Unpack[AllButDeps[Out_co]]") -> None: ...
+        @overload
+        def __init__(self, *, deps: Entered[Deps], **parts: "Unpack[AllButDeps[Out_co]]") -> None: ...
+        @overload
+        def __init__(self, *, deps: Callable[[], Awaitable[Deps]], **parts: "Unpack[AllButDeps[Out_co]]") -> None: ...
+        @overload
+        def __init__(self, *, deps: Callable[[], Deps], **parts: "Unpack[AllButDeps[Out_co]]") -> None: ...
+        @overload
+        def __init__(self, *, deps: Deps, **parts: "Unpack[AllButDeps[Out_co]]") -> None: ...
+        def __init__(self, *, deps: object = None, **parts: object) -> None: ...
 
     def __post_init__(self) -> None:
         if "/" in checked_identifier(self.name, "agent name"):
@@ -176,7 +191,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         checked_validators(self.output_validators)
         checked_guardrails("input_guardrails", self.input_guardrails)
         checked_guardrails("output_guardrails", self.output_guardrails)
-        redaction_of_rules(self.redact)
+        if self.redact != ():
+            redaction_of_rules(self.redact)
         self._check_stores()
         check_streams(self.stream_objects())
         checked_skills(self.skills)
@@ -244,6 +260,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         return remembers or changed or self.config.prompt_function is not None
 
     def _check_names_of_actions(self) -> None:
+        from refold.react.action import is_reserved
+
         for item in self.tools:
             name = item.name if isinstance(item, Tool) else getattr(item, "__name__", "")
             if is_reserved(name):
@@ -264,6 +282,8 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         """Return what answers its requests, in the protocol of its configuration."""
         if self.config.protocol == "native":
             return self.provider
+        from refold.providers.react import in_protocol  # Whose agents speak to the model in JSON need none of it.
+
         return in_protocol(self.provider, self.config.protocol)
 
     def told_config(self) -> AgentConfig:
@@ -276,8 +296,10 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         checked = self.output_type is not None or self.output_validators
         return OutputCheck(self.output_type, self.output_validators) if checked else None
 
-    def guardrails(self) -> Guardrails:
-        """Return its guardrails."""
+    def guardrails(self) -> Guardrails | None:
+        """Return its guardrails, if it has any."""
+        if not self.input_guardrails and not self.output_guardrails:
+            return None
         output_type = self.output_type
         read = str if output_type is None else functools.partial(parsed_output, output_type=output_type)
         return Guardrails(self.input_guardrails, self.output_guardrails, read)
@@ -292,7 +314,6 @@ AnyAgent: TypeAlias = Agent[Any, Any]
 
 
 def is_agent(given: object) -> TypeGuard[AnyAgent]:
-    """Tell whether something is an agent."""
     return isinstance(given, Agent)
 
 
@@ -311,7 +332,6 @@ class AgentTool(Tool[P, R_co]):
 
     @property
     def origin(self) -> str:
-        """What it is made of."""
         return f"the agent {self.agent_name}"
 
     @property
@@ -489,45 +509,23 @@ async def _answer(agent: str, task: object, context: ToolContext[object]) -> obj
 
 
 def check_streams(objects: Sequence[StreamObject[Any, Any, Any]]) -> None:
-    """Return if each of the objects is a stream of its own, or one that may be shared.
-
-    Raises:
-        ConfigError: two are one that may not, such as breakers of one name with different settings.
-    """
+    """Refuse two objects that are one stream and may not share it, such as breakers with different settings."""
     first: dict[str, StreamObject[Any, Any, Any]] = {}
     for living in objects:
         known = first.setdefault(living.stream, living)
         if known is not living and not known.may_share(living):
+            from refold.events.kinds.breaker import BREAKER_KIND
+
             hint = ", or breakers of one name the same settings" if living.kind == BREAKER_KIND else ""
             raise ConfigError(
                 f"2 objects of the agent are the stream {living.stream}; give each a name of its own{hint}"
             )
 
 
-def asking(handler: ApprovalHandler | None, pool: ThreadPool) -> AskHandler | None:
-    """Return how the handler is asked, or None if there is none."""
-    if handler is None:
-        return None
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
-        return cast("AskHandler", handler)
-
-    async def ask(session: SessionId, request: ToolApprovalRequested) -> object:
-        work = pool.submit(lambda: handler(session, request), name=f"{session}/{request.call}")
-        try:
-            answer = await work
-        except asyncio.CancelledError:
-            work.abandon()
-            raise
-        return await answer if inspect.isawaitable(answer) else answer
-
-    return ask
-
-
-class AgentParts(TypedDict, Generic[Out_co], total=False):
-    """The rest of an `Agent`, beside its configuration and its provider; see there."""
+class OtherParts(TypedDict, Generic[Out_co], total=False):
+    """The rest of an `Agent`, beside its configuration, its provider and its `deps`; see there."""
 
     tools: Sequence[Tool[..., object]]
-    deps: object
     name: str
     approval: ApprovalHandler | None
     policy: Policy | None
@@ -540,14 +538,27 @@ class AgentParts(TypedDict, Generic[Out_co], total=False):
     middleware: Sequence[Middleware]
     memory: Recall | None
     working_memory: PromptText | None
-    graph: GraphStore | None
-    semantic: SemanticStore | None
+    graph: "refold.memory.GraphStore | None"
+    semantic: "refold.memory.SemanticStore | None"
     objects: Sequence[StreamObject[Any, Any, Any]]
     skills: Sequence[Skill]
     skill_prompter: SkillPrompter | None
     handoffs: "Sequence[AnyAgent | str | HandoffTool[..., object]]"
     redact: Redact
     keep_originals: bool
+
+
+class AgentParts(OtherParts[Out_co], total=False):
+    """The rest of an `Agent`, beside its configuration and its provider."""
+
+    deps: object
+
+
+class AllButDeps(OtherParts[Out_co]):
+    """All of an `Agent` but its `deps`."""
+
+    config: AgentConfig
+    provider: Provider | ProviderFunction
 
 
 def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts[Any], RuntimeOptions]:
@@ -561,11 +572,7 @@ def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts[Any], Runtim
 def agent_of(
     given: AgentConfig | AnyAgent | None, provider: Provider | ProviderFunction | None, parts: AgentParts[Any]
 ) -> Agent[Any, Any]:
-    """Return the agent that a runtime is given, whole or in parts.
-
-    Raises:
-        ConfigError: something is missing, of the wrong kind, or given twice.
-    """
+    """Return the agent that a runtime is given, whole or in parts."""
     if isinstance(given, Agent):
         if provider is not None or parts:
             names = ", ".join(sorted(parts)) or "provider"

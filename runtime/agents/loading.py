@@ -5,7 +5,6 @@ whose own parts remember what the log does not know. The rules: a source is chec
 fault in the name, in the module or in the function is said in one line that names the place to look at.
 """
 
-import difflib
 import importlib
 import inspect
 import os
@@ -14,12 +13,14 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from types import ModuleType
-from typing import TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from refold.agents.agent import AnyAgent, is_agent
 from refold.events.core.errors import ConfigError
 from refold.events.core.pure_core import PureCore
-from refold.inspection.kinds import GivenKind, StreamKind
+
+if TYPE_CHECKING:
+    from refold.inspection.kinds import GivenKind
 
 AgentSource: TypeAlias = AnyAgent | Callable[[], AnyAgent]
 """An agent, or a function that makes one."""
@@ -30,15 +31,7 @@ class AgentNotMade(ConfigError):
 
 
 def checked_source(found: object, name: str) -> AgentSource:
-    """Return what was given, if an agent may come from it.
-
-    Args:
-        found: anything.
-        name: what it is called in the error.
-
-    Raises:
-        ConfigError: it is neither an `Agent` nor a plain function that can be called without arguments.
-    """
+    """Return what was given, if it is an `Agent` or a plain function that needs no arguments."""
     if is_agent(found):
         return found
     if isinstance(found, type) or not callable(found):
@@ -58,15 +51,7 @@ def checked_source(found: object, name: str) -> AgentSource:
 
 
 def made_agent(source: AgentSource, name: str | None = None) -> AnyAgent:
-    """Return the agent; a function is called.
-
-    Args:
-        source: where it comes from.
-        name: what the source is called in the error; None = as the function calls itself.
-
-    Raises:
-        AgentNotMade: the function fails, or makes something else.
-    """
+    """Return the agent; a function is called, and named in errors as `name` says, or else as it calls itself."""
     if not callable(source):
         return source
     called = name if name is not None else _name_of(source)
@@ -122,50 +107,25 @@ def _needed_arguments(function: Callable[..., object]) -> list[str]:
 
 
 def load_agent(name: str) -> AnyAgent:
-    """Return the agent that `name` names; its module is imported, also from the working directory.
-
-    Args:
-        name: `module:attribute`, such as `app.agents:support`, of an agent or of a function that makes one.
-
-    Raises:
-        ConfigError: there is no such module or attribute, importing it fails, or no agent comes from it.
-    """
+    """Return the agent that `name` names, or the function of that name makes; its module is imported."""
     source = load_agent_source(name)
     with redirect_stdout(sys.stderr):
         return made_agent(source, name)
 
 
 def load_agent_source(name: str) -> AgentSource:
-    """Return the agent that `name` names, or the function that makes it, which is not called yet.
-
-    Args:
-        name: as for `load_agent`.
-
-    Raises:
-        ConfigError: there is no such module or attribute, importing it fails, or it is neither.
-    """
+    """Return the agent that `name` names, or the function that makes it, which is not called yet."""
     attribute = name.partition(":")[2]
     return checked_source(_named(name, "an agent", "app.agents:support", lambda it: _agents_in(it, attribute)), name)
 
 
 def load_deps(name: str) -> object:
-    """Return what `name` names, for `Agent.deps`; it is not opened yet.
-
-    Raises:
-        ConfigError: there is no such module or attribute, or importing it fails.
-    """
+    """Return what `name` names, for `Agent.deps`; it is not opened yet."""
     return _named(name, "what an agent depends on", "app.agents:open_deps", lambda it: f"see {it.__file__}")
 
 
-def load_kinds(words: Iterable[str]) -> dict[str, GivenKind]:
-    """Return the cores that `words` name, by the kinds of streams that they decide.
-
-    Args:
-        words: each `kind=module:attribute`, such as `book=app.books:OrderBook`.
-
-    Raises:
-        ConfigError: one of them is no such word, importing its module fails, or it names no core.
-    """
+def load_kinds(words: Iterable[str]) -> "dict[str, GivenKind]":
+    """Return the cores that words such as `book=app.books:OrderBook` name, by their kinds of streams."""
     kinds: dict[str, GivenKind] = {}
     for word in words:
         kind, equals, name = word.partition("=")
@@ -182,13 +142,14 @@ def load_kinds(words: Iterable[str]) -> dict[str, GivenKind]:
     return kinds
 
 
-def _is_core(found: object) -> TypeGuard[GivenKind]:
+def _is_core(found: object) -> "TypeGuard[GivenKind]":
+    from refold.inspection.kinds import StreamKind  # With the cores of all kinds.
+
     is_class = isinstance(found, type) and issubclass(cast("type[object]", found), PureCore)
     return is_class or isinstance(found, PureCore | StreamKind)
 
 
 def _named(name: str, what: str, example: str, advice: Callable[[ModuleType], str]) -> object:
-    """Return what `module:attribute` names."""
     module_name, colon, attribute = name.partition(":")
     parts = (*module_name.split("."), *attribute.split("."))
     if not colon or not all(part.isidentifier() for part in parts):
@@ -225,6 +186,8 @@ def _failed_import(name: str, error: BaseException) -> str:
 def _agents_in(module: ModuleType, attribute: str) -> str:
     """Return the end of a sentence that says which agents a module has."""
     agents = sorted(name for name, value in vars(module).items() if is_agent(value))
+    import difflib
+
     close = difflib.get_close_matches(attribute, agents)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"

@@ -3,7 +3,8 @@
 import copy
 from collections.abc import Sequence
 
-from refold.actors.calls.middleware import CallRefused, HookContext, Hooks, ToolCall, hook_context
+from refold.actors.calls.context import HookContext, hook_context
+from refold.actors.calls.middleware import CallRefused, Hooks, ToolCall
 from refold.actors.calls.questions import DeferredResult
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, failure, result_blocks
 from refold.actors.calls.tool_context import ToolContext
@@ -31,13 +32,7 @@ class HookedTools(ToolRegistry):
         self._hooks = hooks
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
-        """Run a tool's body between the hooks, and return what is to be the result.
-
-        Raises:
-            CallRefused: middleware keeps the call away, or failed on it.
-            AgentLoopError: middleware failed on the result.
-            Exception: what the body raised.
-        """
+        """Run a tool's body between the hooks, and return what is to be the result."""
         where = hook_context(context.session_context, deps=context.deps, call=context.call, tool=name)
         await self._hooks.tool_call(where, ToolCall(tool=name, input=copy.deepcopy(arguments)))
         try:

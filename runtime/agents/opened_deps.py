@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any, cast
 
-from refold.actors.agent.deps import Dependencies
+from refold.actors.calls.context import Dependencies
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.supervision import Background
 from refold.actors.kernel.system import ActorSystem, ends_within
@@ -38,16 +38,7 @@ def is_opened_first(source: object) -> bool:
 
 
 async def opened(source: object, of: str, stack: AsyncExitStack) -> object:
-    """Return what a source gives, which `stack` closes.
-
-    Args:
-        source: as `Agent.deps`.
-        of: whose it is, for errors: `the agent 'shop'`.
-        stack: what closes it.
-
-    Raises:
-        ConfigError: it cannot be opened; says why and where.
-    """
+    """Return what a source gives, which `stack` closes; `of` says in errors whose it is: `the agent 'shop'`."""
     made = source
     try:
         if _is_factory(source):
@@ -72,12 +63,7 @@ async def opened(source: object, of: str, stack: AsyncExitStack) -> object:
 
 
 class OpenedDeps:
-    """Opens what the agents of one runtime depend on, and closes it.
-
-    Args:
-        agents: those of the runtime, the main one first.
-        instead: what the runtime was given in the place of the main one's; None = nothing.
-    """
+    """Opens what the agents of one runtime depend on, and closes it; the first one's may be given `instead`."""
 
     def __init__(self, agents: Sequence[AnyAgent], instead: object) -> None:
         main = agents[0]
@@ -89,11 +75,9 @@ class OpenedDeps:
         self._over = asyncio.Event()
 
     async def open(self, dependencies: Dependencies, system: ActorSystem) -> None:
-        """Return when all is open and `dependencies` has it.
-
-        Raises:
-            ConfigError: something cannot be opened; what was open is closed again.
-        """
+        """Return when all is open and `dependencies` has it; what cannot be opened has all closed again."""
+        if self._first is not None:
+            return
         first = self._first = asyncio.get_running_loop().create_future()
         self._work = system.background("what agents depend on", lambda: self._keep(dependencies, first))
         await first

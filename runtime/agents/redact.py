@@ -25,11 +25,7 @@ class Redacting(Protocol):
 
 
 def redaction_of_rules(rules: Redact) -> Redaction:
-    """Return what looks for these.
-
-    Raises:
-        ConfigError: one of them is something else, or cannot be looked for.
-    """
+    """Return what looks for these, each of which is checked."""
     if isinstance(rules, str | Secret | re.Pattern | FieldPath):
         raise ConfigError("redact must be a list of values, patterns and field paths, not one of them")
     others = [rule for rule in rules if not isinstance(rule, str | Secret | re.Pattern | FieldPath)]

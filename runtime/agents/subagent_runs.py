@@ -28,10 +28,12 @@ from refold.events.core.errors import BackpressureShed, CommandRejected, Persist
 from refold.events.core.ids import AgentId, PayloadHash, stream_name
 from refold.events.model.configuration import Handoff
 from refold.events.model.context_window import summary_fault
-from refold.events.session.commands import CancelRun, RecordCallWaiting, SendInput, SessionCommand
+from refold.events.session.commands import CancelRun, SendInput, SessionCommand
 from refold.events.session.core import SESSION_KIND
+from refold.events.session.events import ToolCallWaiting
 from refold.events.session.state import SessionState
-from refold.sessions.access import SessionAccess, describe_command, input_content
+from refold.sessions.access import SessionAccess, describe_command
+from refold.sessions.inputs import input_content
 from refold.sessions.outcome import Cancelled, Failed, RunResult
 from refold.sessions.sent_input import SentInput
 
@@ -77,12 +79,7 @@ class ChildAccess(SessionAccess):
 
 
 class WaitForPerson:
-    """Has a session told when the work of a call of it waits for a person, and when it goes on.
-
-    Args:
-        context: of the runtime where the session lives.
-        calling: whose call it is.
-    """
+    """Has a session told when the work of a call of it waits for a person, and when it goes on."""
 
     def __init__(self, context: RuntimeContext, calling: CallingTool) -> None:
         self._context = context
@@ -107,7 +104,7 @@ class WaitForPerson:
             if waits == self._told:
                 continue
             try:
-                command = RecordCallWaiting(call=self._calling.call, waits=waits)
+                command = ToolCallWaiting(call=self._calling.call, waits=waits)
                 await session.ask(Envelope(command, vital=True), block=False)
                 self._told = waits
             except (PersistenceError, AskTimeout) as error:
@@ -119,13 +116,7 @@ class WaitForPerson:
 
 
 class SubagentRuns:
-    """Runs the other agents of a runtime for the calls of tools, or has sessions handed to them.
-
-    Args:
-        context: of the runtime whose sessions they are.
-        agents: of that runtime, by name.
-        settings: of their sessions, as they are now.
-    """
+    """Runs the other agents of a runtime for the calls of tools, or hands sessions to them as they are set now."""
 
     def __init__(
         self, context: RuntimeContext, agents: Mapping[str, AnyAgent], settings: Mapping[AgentId, SessionSetting]
@@ -241,11 +232,7 @@ def _before_turn(state: SessionState) -> tuple[list[Message], int] | None:
 
 
 def _answer_in(result: RunResult[Any], agent: AnyAgent) -> object:
-    """Return the answer of a run.
-
-    Raises:
-        ToolError: it has none.
-    """
+    """Return the answer of a run, or raise ToolError where it has none."""
     match result.outcome:
         case Failed(error=error):
             kind = KINDS.get(error.kind, "permanent")

@@ -1,7 +1,7 @@
 """A bug in one file: a session with what it depends on, redacted, and what it was recorded with.
 
-Read `bundle` first. `belongings` says which streams a session needs, and `redacted_log` takes secrets out of a log that
-is there already, so that a replay of it comes to the same verdict.
+Read `bundle` first. `refold.keeping.belongings` says which streams a session needs, and `redacted_log` takes secrets
+out of a log that is there already, so that a replay of it comes to the same verdict.
 """
 
 from typing import TYPE_CHECKING

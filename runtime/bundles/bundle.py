@@ -3,7 +3,7 @@
     await bundle_session("events.db", "ann", "ann.refold", agent=support)
 
 `ann.refold` is an archive (ZIP) of `log.jsonl`, which `refold replay`, `show` and all that read a log read, and
-`bundle.json`, which says what it was recorded with. Read `refold.bundles.belongings` for what is taken along. The rule:
+`bundle.json`, which says what it was recorded with. Read `refold.keeping.belongings` for what is taken along. The rule:
 what the rules of redaction find is in the file in no form, and where a replay of it comes to another verdict than one
 of the log does, that is said.
 """
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from refold.agents.redact import Redact, redaction_of_agents, redaction_of_rules
-from refold.bundles.belongings import Belongings, belongings_of
 from refold.bundles.redacted_log import redacted_lines
 from refold.events.core.errors import ConfigError
 from refold.events.model.configuration import CORE_VERSION
@@ -33,13 +32,14 @@ from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import AgentConfigured
 from refold.inspection.export import new_file
 from refold.inspection.log_reading import Batches, ReadableLog, kind_of, opened
+from refold.keeping.belongings import Belongings, belongings_of
 from refold.replay.log_replay import replay
 from refold.replay.manifest import BUNDLE_FORMAT, MANIFEST, BundleManifest, RecordedWith, ReplayVerdict
 from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.jsonl.export import exported_lines
 from refold.stores.jsonl.format import FORMAT, LOG_IN_BUNDLE, EndLine, HeaderLine, encoded
 from refold.stores.keeping.erasing import payloads_of
-from refold.stores.sqlite.file import BUNDLE_SUFFIX
+from refold.stores.sqlite.file import BUNDLE_SUFFIX, is_bundle
 from refold.version import __version__
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def bundle_session(
         LogFormatError: the log is damaged.
         PersistenceError: the log cannot be read, or the file cannot be written.
     """
-    if not os.fspath(path).lower().endswith(BUNDLE_SUFFIX):
+    if not is_bundle(path):
         raise ConfigError(f"the name of a bundle ends in {BUNDLE_SUFFIX}, such as {session}{BUNDLE_SUFFIX}")
     redaction = Redaction(others=[redaction_of_rules(redact), redaction_of_agents([agent] if agent else [])])
     async with opened(log) as store:

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import msgspec
 
-from refold.bundles.belongings import Belongings
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import EventRef, PayloadHash, StreamName, kind_and_identifier, stream_name
 from refold.events.core.pure_core import evolve_all, keys_of, noted
@@ -27,6 +26,7 @@ from refold.events.session.events import TerminalEvent
 from refold.events.session.state import SessionState, run_totals
 from refold.inspection.kinds import KINDS, StreamKind
 from refold.inspection.log_reading import Batches, kind_of
+from refold.keeping.belongings import Belongings
 from refold.replay.core_replay import HistoryDigest
 from refold.stores.event_store import EventStore
 from refold.stores.forked import ForkPoint, origin_in
@@ -42,8 +42,6 @@ async def redacted_lines(store: EventStore, needed: Belongings, redaction: Redac
 
     Raises:
         ConfigError: a secret is in a name, where nothing can take its place.
-        LogFormatError: an event cannot be decoded, or folded.
-        PersistenceError: the log cannot be read.
     """
     streams = _renamed(needed.streams, redaction)
     names = await payloads_of(store, needed.streams, until_position=needed.until_position)

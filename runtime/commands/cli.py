@@ -13,6 +13,7 @@ import typer
 
 from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
+from refold.commands.inspect import inspect
 from refold.commands.keep.backup import backup
 from refold.commands.keep.bundle import bundle
 from refold.commands.keep.compact import compact
@@ -24,19 +25,19 @@ from refold.commands.look.check import check
 from refold.commands.look.diff import diff
 from refold.commands.look.export import export
 from refold.commands.look.import_log import import_log
-from refold.commands.look.metrics import metrics
 from refold.commands.look.replay import replay
 from refold.commands.look.sessions import sessions
 from refold.commands.look.show import show
-from refold.commands.look.stats import stats
 from refold.commands.look.tail import tail
 from refold.commands.look.why import timeline, why
+from refold.commands.measure.metrics import metrics
+from refold.commands.measure.stats import stats
+from refold.commands.measure.trace import trace
 from refold.commands.run.chat import chat
 from refold.commands.run.debug import debug
 from refold.commands.run.resume import resume
 from refold.commands.run.run import run
-from refold.commands.steer.answer import answer
-from refold.commands.steer.approve import approve
+from refold.commands.steer.approve import answer, approve
 from refold.commands.steer.cancel import cancel
 from refold.commands.steer.fork import fork, rewind
 from refold.commands.steer.remind import remind
@@ -69,9 +70,11 @@ for command in (
     rewind,
     sessions,
     show,
+    inspect,
     tail,
     stats,
     metrics,
+    trace,
     replay,
     debug,
     diff,

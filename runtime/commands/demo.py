@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, command, option
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, CommandAnswer, JsonOption, command, option
 from refold.commands.output import (
     cell,
     console,
     shell_word,
     table,
     tell_error,
-    write_json,
     write_paragraph,
     write_table,
 )
@@ -33,7 +32,7 @@ async def demo(
         ),
     ] = None,
     as_json: JsonOption = False,
-) -> int:
+) -> int | CommandAnswer:
     """Watch an agent be killed in the middle of a tool, go on, and replay.
 
     It looks into a log of a web shop with real tools; its model plays a script, so it needs no key and no network. Its
@@ -56,11 +55,7 @@ async def demo(
     except ProcessWentWrong as error:
         tell_error(str(error))
         return EXIT_FOUND
-    if as_json:
-        write_json(story)
-    else:
-        _write_end(to, story)
-    return EXIT_OK if story.held else EXIT_FOUND
+    return CommandAnswer(story, lambda to: _write_end(to, story), EXIT_OK if story.held else EXIT_FOUND)
 
 
 def _write_life(to: "Console", life: "ProcessLife") -> None:

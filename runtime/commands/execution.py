@@ -2,14 +2,22 @@
 
 The rule: a command that cannot do its work says so in one line on stderr, with nothing half-written on stdout that a
 program could take for an answer, and never with a traceback. A traceback is a fault of Refold.
+
+What the program logs meanwhile goes to stderr, each record as one line that no terminal obeys, since a tool, a provider
+or a stranger may have written the message of an error. Of an exception the line has its type, its text and the frame of
+the user's code. The whole traceback is there where the logger `refold`, or else the root, is set to DEBUG.
 """
 
 import asyncio
+import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Coroutine, Iterable
-from datetime import timedelta
+import traceback
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -18,9 +26,12 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, ParamSpec, TextIO
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from refold.commands.output import console, one_line, tell_error, write_json, write_paragraph
+from refold.commands.output import console, one_line, safe_text, tell_error, write_json, write_paragraph
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from refold.agents.agent import AnyAgent
     from refold.sessions.outcome import RunResult
 
 EXIT_OK: Final = 0
@@ -111,6 +122,15 @@ DepsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of text.")]
 
 
+def loaded_agent(agent: str | None, deps: str | None) -> "tuple[AnyAgent | None, object]":
+    """Return what `--agent` and `--deps` name."""
+    if agent is None and deps is None:
+        return None, None
+    from refold.agents.loading import load_agent, load_deps
+
+    return load_agent(agent) if agent is not None else None, load_deps(deps) if deps is not None else None
+
+
 def compiled_patterns(given: Iterable[str]) -> list[re.Pattern[str]]:
     """Return the regular expressions of options.
 
@@ -141,15 +161,56 @@ def age(text: str) -> timedelta:
         raise typer.BadParameter(f"{text!r} is too long ago") from None
 
 
+def time_of(text: str, *, ahead: bool = False) -> datetime:
+    """Return a time such as `2026-07-01`, which is one of UTC, or one so long ago, or `ahead`, as `7d`.
+
+    Raises:
+        BadParameter: it is neither.
+    """
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        distance = age(text) if ahead else -age(text)
+        try:
+            return datetime.now(UTC) + distance
+        except OverflowError:
+            raise typer.BadParameter(f"{text!r} is too far away; a date has a year from 1 to 9999") from None
+    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+
+
 P = ParamSpec("P")
 
 
-def command(work: Callable[P, Coroutine[None, None, int]]) -> Callable[P, None]:
-    """Return the command that runs a coroutine function to its end and leaves with the exit code that it returns."""
+@dataclass(frozen=True)
+class CommandAnswer:
+    """What a command answers."""
+
+    document: object
+    """Is written with `--json`."""
+    write: "Callable[[Console], object]"
+    """Writes it for people."""
+    code: int = EXIT_OK
+
+
+def command(work: Callable[P, Coroutine[None, None, int | CommandAnswer]]) -> Callable[P, None]:
+    """Return the command that runs a coroutine function to its end, and leaves with the exit code that it returns.
+
+    What it answers besides is written.
+    """
 
     @wraps(work)
     def run(*arguments: P.args, **options: P.kwargs) -> None:
-        run_command(work(*arguments, **options))
+        async def answered() -> int:
+            answer = await work(*arguments, **options)
+            if not isinstance(answer, CommandAnswer):
+                return answer
+            if options.get("as_json"):
+                write_json(answer.document)
+            else:
+                answer.write(console())
+            return answer.code
+
+        run_command(answered())
 
     return run
 
@@ -173,11 +234,11 @@ def run_blocking_command(work: Callable[[], int]) -> NoReturn:
 
 
 def _exit_code_of(work: Callable[[], int]) -> int:
-    from refold.commands.program_log import safe_logging
     from refold.events.core.errors import LogInUse, RefoldError
-    from refold.providers.http.secrets import redaction_of_environment
+    from refold.providers.http.secrets import KEY_VARIABLES, redaction_of_environment
 
-    known = redaction_of_environment()  # While it is there, its secrets are in no line of ours on stderr.
+    # While it is there, its secrets are in no line of ours on stderr.
+    known = redaction_of_environment() if any(map(os.environ.get, KEY_VARIABLES)) else None
     try:
         with safe_logging():
             code = work()
@@ -222,13 +283,68 @@ def _discard_output() -> None:
     os.close(nowhere)
 
 
+_logger = logging.getLogger("refold.commands")
+"""Takes its level from `refold`, or else from the root."""
+
+RECORD_CHARACTERS_MAX = 2_000
+"""After so many characters a line is cut."""
+
+_OURS = str(Path(__file__).resolve().parents[2])
+
+
+class SafeFormatter(logging.Formatter):
+    """Makes one safe line of a record, and a traceback below it at level DEBUG."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        try:
+            words = record.getMessage()
+        except Exception as mismatch:  # noqa: BLE001 - arguments of a record may be anything
+            words = f"{record.msg!s} ({type(mismatch).__name__} in its arguments)"
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            words = f"{words}: {_described(error)}"
+        line = one_line(f"{record.levelname.lower()}: {words}", RECORD_CHARACTERS_MAX)
+        if error is None or not _logger.isEnabledFor(logging.DEBUG):
+            return line
+        return f"{line}\n{safe_text(''.join(traceback.format_exception(error)))}".rstrip()
+
+
+def _described(error: BaseException) -> str:
+    """Return an error's type and text, and where the user's code raised it, or called what did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((_OURS, sys.prefix, sys.base_prefix, "<"))]
+    shown = (own or frames)[-1:]
+    place = "".join(f" ({frame.filename}:{frame.lineno} in {frame.name})" for frame in shown)
+    try:
+        return f"{type(error).__name__}: {error}{place}"
+    except Exception:  # noqa: BLE001 - the text of a user's error is computed by the user's code
+        return f"{type(error).__name__}{place}"
+
+
+@contextmanager
+def safe_logging() -> Generator[None, None, None]:
+    """Log to stderr through `SafeFormatter`, unless the program has set up its own logging."""
+    root = logging.root
+    if root.handlers:
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter())
+    root.addHandler(handler)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
+
+
 def write_result(log: Path, session: str, result: "RunResult") -> None:
     """Write a result as one JSON document."""
     write_json({"log": str(log), "session": session, **result_members(result)})
 
 
 def result_members(result: "RunResult") -> dict[str, object]:
-    """Return what a JSON document says of a result."""
     from refold.sessions.outcome import Failed
 
     return {

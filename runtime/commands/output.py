@@ -1,4 +1,4 @@
-"""What a command writes: text for people, or one JSON document for programs.
+"""What a command writes: text for people, or one JSON document for programs; and how far it is, meanwhile.
 
 Models, tools and strangers wrote what stands in a log. The rule: everything that comes from a log passes through
 `safe_text`, `safe_json` or `safe_lines`, so that it can neither move the cursor, colour, rename the window or answer
@@ -6,20 +6,29 @@ for the user (escape sequences), nor show something else than it says (controls 
 characters that cannot be seen). What a person decides about, and the command that decides it, are shown exactly
 (`exact_text`, `exact_json`, `shell_word`): what cannot be seen stands there as an escape, and nothing is cut without
 saying how much. Colours and the terminal's width are for terminals only; a pipe or a file gets neither.
+
+How far long work is, for a person who waits, is one line on a terminal's stderr, which is gone at the end (`Progress`).
+The rule: nothing is shown before `AFTER_S`, nor where stderr is no terminal, nor beside `--json`; and however the work
+ends, also by Ctrl-C, the line is taken away and the cursor is where it was.
 """
 
+import os
 import re
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import Task, TaskID
     from rich.table import Table
 
 _ESCAPE_SEQUENCES: Final = re.compile(
@@ -142,11 +151,14 @@ def _escaped(found: re.Match[str]) -> str:
 EXACT_CHARACTERS_MAX = 4_000
 """So much of an exact text is shown at least."""
 
+NAME_CHARACTERS = 100
+"""So much of a name is shown at least, which other commands take."""
+
 PIPE_COLUMNS = 1_000
 """Width of tables that go into a pipe or a file."""
 
 LAST_COLUMN_MIN = 10
-"""The last column of a table is not made narrower than this; a terminal that is too narrow then wraps the rows."""
+"""The last column of a table is not made narrower than this."""
 
 
 def write_json(document: object) -> None:
@@ -160,38 +172,6 @@ def json_lines(value: object) -> str:
     if value is msgspec.UNSET:
         return "(nothing)"
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-
-
-class Progress:
-    """Tells how far long work is, on one line of stderr that is written over, and on a terminal only.
-
-    Args:
-        clock_s: seconds of a clock that does not go back.
-    """
-
-    AFTER_S = 2.0
-    EVERY_S = 0.5
-
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clock_s = clock_s
-        self._due_s = clock_s() + self.AFTER_S
-        self._to = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
-        self._told = False
-
-    def __call__(self, streams: int, events: int) -> None:
-        """Tell how much is done, where it is time for that."""
-        if self._to is None or (now_s := self._clock_s()) < self._due_s:
-            return
-        self._due_s = now_s + self.EVERY_S
-        self._told = True
-        self._to.write(f"\r\x1b[K{counted(events, 'event')} of {counted(streams, 'stream')} so far")
-        self._to.flush()
-
-    def done(self) -> None:
-        """Take the line away."""
-        if self._to is not None and self._told:
-            self._to.write("\r\x1b[K")
-            self._to.flush()
 
 
 def console() -> "Console":
@@ -237,14 +217,19 @@ def table(*columns: str) -> "Table":
 
 
 def write_table(to: "Console", rows: "Table") -> None:
-    """Write a table; where a terminal is too narrow for it, the last column alone is cut.
+    """Write a table; where a terminal is too narrow for it, the last column is cut, if it holds words.
 
-    In a pipe or a file no line ends with the spaces that fill its last cell.
+    Where it is too narrow for the others, too, each row is a paragraph that names its columns, and nothing is lost. In
+    a pipe or a file no line ends with the spaces that fill its last cell.
     """
     from rich.cells import cell_len
 
-    *others, last = rows.columns
-    needed = sum(max(cell_len(str(words)) for words in (other.header, *other.cells)) + 2 for other in others)
+    last = rows.columns[-1]
+    widths = [max(cell_len(str(words)) for words in (column.header, *column.cells)) for column in rows.columns]
+    needed = sum(width + 2 for width in widths[:-1])
+    if to.is_terminal and needed + (widths[-1] if last.justify == "right" else LAST_COLUMN_MIN) > to.width:
+        _write_rows(to, rows)
+        return
     to.width = max(to.width, needed + LAST_COLUMN_MIN)
     last.max_width = to.width - needed
     if to.is_terminal:
@@ -253,6 +238,16 @@ def write_table(to: "Console", rows: "Table") -> None:
     with to.capture() as written:
         to.print(rows)
     to.print("\n".join(line.rstrip(" ") for line in written.get().split("\n")), end="", soft_wrap=True)
+
+
+def _write_rows(to: "Console", rows: "Table") -> None:
+    """Write a table row by row: what stands first, and below it the other columns that hold something."""
+    names = [str(column.header).lower() for column in rows.columns]
+    for cells in zip(*(map(str, column.cells) for column in rows.columns), strict=True):
+        named = [f"{name} {words}" for name, words in zip(names, cells, strict=True) if words]
+        has_name = rows.columns[0].justify == "left" and cells[0]
+        write_paragraph(to, cells[0] if has_name else named[0], style="bold")
+        write_paragraph(to, " · ".join(named[1:]), indent=2)
 
 
 def write_paragraph(to: "Console", text: str, *, indent: int = 0, style: str = "") -> None:
@@ -285,5 +280,154 @@ def cell(text: object, characters_max: int = 60) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Return `1 stream`, `2,000 streams`."""
-    plural = f"{noun}es" if noun.endswith("h") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
+    return f"{number:,} {noun if number == 1 else _plural(noun)}"
+
+
+def all_counted(report: object, *nouns: str) -> str:
+    """Return how many a report has of each: `1 stream, 2 batches`."""
+    return ", ".join(counted(getattr(report, _plural(noun)), noun) for noun in nouns)
+
+
+def _plural(noun: str) -> str:
+    return f"{noun}es" if noun.endswith("h") else f"{noun}s"
+
+
+BAR_COLUMNS_MIN: Final = 60
+"""A terminal that is not so wide has room for words alone."""
+
+PER_SECOND: Final = 4
+"""How often the line is written anew."""
+
+EVERY_S: Final = 0.1
+"""How often a count is looked at."""
+
+
+class Progress:
+    """Tells how far long work is; use it as `with Progress() as progress` and call `progress`, in any thread."""
+
+    AFTER_S = 2.0
+    """Work that is done sooner is told by its answer."""
+
+    def __init__(self, *, quiet: bool = False, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self.is_shown = not quiet and _is_screen()
+        """Whether a person may see it."""
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._bar: tuple[Bar, TaskID] | None = None
+        """None = it is too early."""
+        self._said: tuple[str, int, int | None] = ("", 0, None)
+        self._due_s = clock_s()
+        """What is told before it, of the same count, waits: there may be a million calls."""
+
+    def __enter__(self) -> Self:
+        if self.is_shown:
+            self._timer = threading.Timer(self.AFTER_S, self._begin)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self.is_shown = False
+            if self._bar is not None:
+                self._bar[0].stop()
+
+    def __call__(self, what: str, done: int, total: int | None = None) -> None:
+        """Tell how much is done.
+
+        Args:
+            what: is counted, such as `events`; other words begin a new count. Where nothing is: what goes on.
+            done: so much of it.
+            total: of so much; None = that is not known.
+        """
+        if not self.is_shown:
+            return
+        before, self._said = self._said, (what, done, total)
+        now_s = self._clock_s()
+        if what == before[0] and now_s < self._due_s:
+            return
+        self._due_s = now_s + EVERY_S
+        with self._lock:
+            if self._bar is None:
+                return
+            bar, task = self._bar
+            if what.partition(",")[0] != before[0].partition(",")[0]:
+                bar.remove_task(task)  # One that is reset keeps a total where the new one is not known.
+                self._bar = bar, bar.add_task(what, completed=done, total=total)
+            else:
+                bar.update(task, completed=done, total=total, description=what)
+
+    def _begin(self) -> None:
+        bar = _bar(self._clock_s)
+        with self._lock:
+            if not self.is_shown:
+                return
+            what, done, total = self._said
+            self._bar = bar, bar.add_task(what, completed=done, total=total)
+            bar.start()
+
+
+def _is_screen() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def _bar(clock_s: Callable[[], float]) -> "Bar":
+    from rich.console import Console
+    from rich.progress import BarColumn, ProgressColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Column
+    from rich.text import Text
+
+    class Words(ProgressColumn):
+        """First what a person waits for most, since a narrow terminal cuts the end."""
+
+        def render(self, task: "Task") -> Text:
+            return Text(words_of(task))
+
+    class Screen(Console):
+        """Leaves the cursor to be seen: a process that is killed could not give it back."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    to = Screen(stderr=True, highlight=False, markup=False, emoji=False, force_terminal=True)
+    words = Words(Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+    columns: list[ProgressColumn] = [BarColumn(20), words] if to.width >= BAR_COLUMNS_MIN else [words]
+    return Bar(
+        *columns,
+        console=to,
+        transient=True,
+        expand=True,
+        refresh_per_second=PER_SECOND,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        get_time=clock_s,
+    )
+
+
+def words_of(task: "Task") -> str:
+    """Return how far a task is: its share, what remains, the count, the rate."""
+    what, done = one_line(task.description), f"{int(task.completed):,}"
+    if task.total is None and not task.completed:
+        return f"{what or 'at work'} · {_time(task.elapsed or 0)}"
+    parts: list[str] = []
+    if task.total:
+        parts.append(f"{min(int(task.percentage), 100)}%")
+        if task.time_remaining is not None:
+            parts.append(f"{_time(task.time_remaining)} left")
+        done += f" of {int(task.total):,}"
+    parts.append(f"{done} {what}")
+    if task.speed is not None:
+        parts.append(f"{task.speed:,.0f} a second" if task.speed >= 10 else f"{task.speed:.1f} a second")
+    return " · ".join(parts)
+
+
+def _time(seconds: float) -> str:
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"

@@ -28,7 +28,8 @@ from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.inspection.check import CheckReport, check_log
 from refold.inspection.log_reading import opened
 from refold.inspection.summaries import event_words
-from refold.replay.log_replay import ReplayReport, replay
+from refold.replay.findings import ReplayReport
+from refold.replay.log_replay import replay
 from refold.stores.guarding.trusted_files import shared_folders_allowed
 
 KILLS = (("summarise", 0.4), ("open_ticket", 0.03), (None, 0.03))
@@ -117,11 +118,7 @@ class Files(msgspec.Struct, frozen=True):
 
 
 def files_beside(log: Path | None) -> Files:
-    """Return the files of a demonstration with its log at `log`; None = in a new folder for temporary files.
-
-    Raises:
-        ConfigError: one of them is there already, or their folder is not or cannot be made.
-    """
+    """Return the files of a demonstration with its log at `log`, or raise ConfigError; None = in a temporary folder."""
     try:
         path = log.absolute() if log is not None else Path(tempfile.mkdtemp(prefix="refold-demo-")) / "events.db"
     except OSError as error:
@@ -138,12 +135,7 @@ def files_beside(log: Path | None) -> Files:
 
 
 async def tell_story(files: Files, on_life: Callable[[ProcessLife], object]) -> Story:
-    """Do everything and return what was found; `on_life` is called when a process has ended and its log was read.
-
-    Raises:
-        ProcessWentWrong: a process ended otherwise than it was to.
-        PersistenceError: the log cannot be read.
-    """
+    """Do everything and return what was found; `on_life` is called when a process has ended and its log was read."""
     began = time.monotonic()
     lives: list[ProcessLife] = []
     events: list[RecordedEvent[ev.SessionEvent]] = []
@@ -184,27 +176,12 @@ async def run_process(
 ) -> tuple[int, int, BodyRuns | None, tuple[Announcement, ...]]:
     """Run the agent's process to its end; return its id, its exit code, where it was killed, and all that it said.
 
-    Args:
-        files: where it works.
-        kill_in: the tool in the middle of whose body it is killed; None = it is left alone.
-        pause_s: how long `summarise` rests after each piece.
-
-    Raises:
-        ProcessWentWrong: it ended before it could be killed, it failed, or it hangs.
+    It is killed in the middle of the body of `kill_in`, None = never; `summarise` rests for `pause_s` after each piece.
     """
-    shared = ("shared",) if shared_folders_allowed.get() else ()
+    given = [str(files.log), str(files.tickets), str(files.report), str(pause_s)]
+    given += ["shared"] if shared_folders_allowed.get() else []
     process = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-P",
-            "-m",
-            "refold.demo.agent",
-            files.log,
-            files.tickets,
-            files.report,
-            str(pause_s),
-            *shared,
-        ),
+        *(sys.executable, "-P", "-m", "refold.demo.agent", *given),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # A Ctrl-C is for us: we end the process then, below.
@@ -290,15 +267,7 @@ def claims_of(
     replayed: ReplayReport,
     checked: CheckReport,
 ) -> tuple[Claim, ...]:
-    """Return what must be true in the end, and whether it is, in words for people.
-
-    Args:
-        lives: the processes, in order; two of them were killed.
-        events: of the session, as they are in the log.
-        tickets: how many were filed.
-        replayed: the log replayed at level `core`.
-        checked: the log checked.
-    """
+    """Return what must be true in the end, and whether it is, in words for people; two of the processes were killed."""
     codes = [life.exit_code for life in lives]
     durable = {(said.version, said.event) for life in lives for said in life.said if isinstance(said, EventRecorded)}
     lost = durable - {(recorded.version, _tag(recorded)) for recorded in events}

@@ -10,6 +10,7 @@ import gzip
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -24,7 +25,7 @@ from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.events import ModelResponded
 from refold.events.session.state import history
 from refold.inspection.log_reading import Batches, ReadableLog, opened, session_head, stream_head
-from refold.stores.event_store import WholeLog
+from refold.stores.event_store import TellProgress, WholeLog, untold
 from refold.stores.forked import origins_of
 from refold.stores.jsonl.export import exported_lines
 from refold.stores.keeping.erasing import payloads_of
@@ -44,6 +45,7 @@ async def export_log(
     sessions: Sequence[str] | None = None,
     streams: Sequence[str] | None = None,
     until_position: int | None = None,
+    progress: TellProgress = untold,
 ) -> None:
     """Write a log as JSON Lines; what is appended to it meanwhile is left out.
 
@@ -53,6 +55,7 @@ async def export_log(
         sessions: only these, and `streams`, in an export that says so.
         streams: only these, named `"<kind>/<id>"`, and `sessions`; None for both = all streams.
         until_position: only what begins at a position up to it; None = all.
+        progress: called from time to time with what is counted, how many are done, and of how many.
 
     Raises:
         ConfigError: there is no such session or stream, or a store of yours does not list its payloads.
@@ -75,7 +78,9 @@ async def export_log(
         pieces: list[bytes] = []
         size = 0
         whole = cast("WholeLog", store)
-        written = exported_lines(whole, streams=only, payloads=payloads, until_position=until_position)
+        written = exported_lines(
+            whole, streams=only, payloads=payloads, until_position=until_position, progress=progress
+        )
         async with aclosing(written) as lines:
             async for line in lines:
                 pieces.append(line)
@@ -93,6 +98,7 @@ async def export_to_file(
     sessions: Sequence[str] | None = None,
     streams: Sequence[str] | None = None,
     until_position: int | None = None,
+    progress: TellProgress = untold,
 ) -> None:
     """Write a log as JSON Lines into a new file with mode 0600, which appears when it is complete and durable.
 
@@ -103,12 +109,15 @@ async def export_to_file(
         LogFormatError: as `export_log`.
         PersistenceError: the log cannot be read, or the file cannot be written.
     """
+    write = partial(
+        export_log, log, sessions=sessions, streams=streams, until_position=until_position, progress=progress
+    )
     async with new_file(path) as file:
         if os.fspath(path).lower().endswith(".gz"):
             with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-                await export_log(log, packed.write, sessions=sessions, streams=streams, until_position=until_position)
+                await write(packed.write)
         else:
-            await export_log(log, file.write, sessions=sessions, streams=streams, until_position=until_position)
+            await write(file.write)
 
 
 async def export_to_new_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -116,7 +125,6 @@ async def export_to_new_file(path: str | os.PathLike[str], content: bytes) -> No
 
     Raises:
         ConfigError: the file is there already.
-        PersistenceError: it cannot be written.
     """
     async with new_file(path) as file:
         file.write(content)
@@ -129,8 +137,6 @@ async def conversation_of(log: ReadableLog, session: str) -> tuple[str, list[Mes
 
     Raises:
         ConfigError: there is no such session.
-        LogFormatError: the log is damaged.
-        PersistenceError: it cannot be read.
     """
     async with opened(log) as store:
         head = await session_head(store, session)
@@ -155,11 +161,10 @@ async def new_file(path: str | os.PathLike[str]) -> AsyncGenerator[BinaryIO, Non
 
     Raises:
         ConfigError: the file is there already.
-        PersistenceError: it cannot be written.
     """
     target = absolute(path)
     unfinished = target.with_name(target.name + UNFINISHED)
-    _require_nothing(target)
+    require_new_file(target)
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -173,7 +178,7 @@ async def new_file(path: str | os.PathLike[str]) -> AsyncGenerator[BinaryIO, Non
             yield file
             file.flush()
             await asyncio.to_thread(os.fsync, descriptor)
-        _require_nothing(target)
+        require_new_file(target)
         unfinished.rename(target)
         synchronise(target.parent)
     except OSError as error:
@@ -183,6 +188,11 @@ async def new_file(path: str | os.PathLike[str]) -> AsyncGenerator[BinaryIO, Non
             unfinished.unlink()
 
 
-def _require_nothing(target: Path) -> None:
+def require_new_file(target: Path) -> None:
+    """Return where nothing is.
+
+    Raises:
+        ConfigError: something is there.
+    """
     if os.path.lexists(target):
         raise ConfigError(f"{target} is there already; name another file, or remove it first")

@@ -19,12 +19,13 @@ from refold.events.core.pure_core import PureCore, Versioned, evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.kinds.breaker import BREAKER_CORE, BREAKER_KIND
 from refold.events.kinds.deduplicator import DEDUP_CORE, DEDUP_KIND
-from refold.events.kinds.episodic import EPISODIC_CORE, MEMORY_KIND
-from refold.events.kinds.graph import GRAPH_CORE, GRAPH_KIND
+from refold.events.kinds.episodic import EPISODIC_CORE
+from refold.events.kinds.graph import GRAPH_CORE
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_CORE, RUNTIME_STREAM
-from refold.events.kinds.semantic import KNOWLEDGE_KIND, SEMANTIC_CORE
+from refold.events.kinds.scopes import GRAPH_KIND, KNOWLEDGE_KIND, MEMORY_KIND, WORKING_KIND
+from refold.events.kinds.semantic import SEMANTIC_CORE
 from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, TOOL_KIND
-from refold.events.kinds.working_memory import WORKING_CORE, WORKING_KIND
+from refold.events.kinds.working_memory import WORKING_CORE
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.invariants import SessionChecker, Violation
 

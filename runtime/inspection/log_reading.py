@@ -1,7 +1,8 @@
 """Reading a log from outside: opening it, and going through its streams and batches page by page.
 
 What replay, `check_log` and the command share. The rule: a log of any size is read in pages, and nothing here writes
-to it, so a log that another process is writing can be read at any time.
+to it, so a log that another process is writing can be read at any time. All that reads a log raises LogFormatError
+where the log is damaged, and PersistenceError where it cannot be read; only what users call says so again.
 """
 
 import difflib
@@ -10,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 import msgspec
 
@@ -21,7 +22,7 @@ from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.configuration import payload_hash
 from refold.events.model.payloads import whole_block
 from refold.inspection.times import time_words
-from refold.stores.event_store import EventStore, Tombstone
+from refold.stores.event_store import EventStore, Tombstone, WholeLog
 from refold.stores.sqlite.file import is_text_log
 from refold.stores.sqlite.store import SQLiteStore
 
@@ -67,7 +68,8 @@ class Batches:
     def __init__(self, store: EventStore, stream: str) -> None:
         self._store = store
         self._stream = stream
-        self._page: deque[StoredEvent] = deque()
+        self._read: deque[list[StoredEvent]] = deque()
+        """The last one may go on in the next page."""
         self._version = 0
         self._complete = False
 
@@ -75,27 +77,24 @@ class Batches:
         return self
 
     async def __anext__(self) -> list[StoredEvent]:
-        batch: list[StoredEvent] = []
-        while True:
-            while self._page:
-                if batch and self._page[0].batch != batch[0].batch:
-                    return batch
-                batch.append(self._page.popleft())
-            if not await self._turn_page():
-                break
-        if not batch:
+        while len(self._read) < 2 and not self._complete:
+            await self._turn_page()
+        if not self._read:
             raise StopAsyncIteration
-        return batch
+        return self._read.popleft()
 
-    async def _turn_page(self) -> bool:
-        if self._complete:
-            return False
+    async def _turn_page(self) -> None:
         page = await self._store.read_stream(self._stream, after_version=self._version, limit=EVENTS_PER_PAGE)
         self._complete = len(page) < EVENTS_PER_PAGE
-        self._page.extend(page)
+        batch: list[StoredEvent] = self._read[-1] if self._read else []
+        for event in page:
+            if batch and batch[0].batch == event.batch:
+                batch.append(event)
+            else:
+                batch = [event]
+                self._read.append(batch)
         if page:
             self._version = page[-1].version
-        return bool(page)
 
 
 class Streams:
@@ -177,6 +176,19 @@ async def tombstone_of(store: EventStore, stream: str) -> Tombstone | None:
     return tombstone
 
 
+async def tombstones(store: EventStore) -> AsyncGenerator[Tombstone, None]:
+    """Give what is kept of each deleted stream, in order of position; nothing of a store that cannot say that."""
+    if not hasattr(store, "list_tombstones"):
+        return
+    position = 0
+    while page := await cast("WholeLog", store).list_tombstones(after_position=position, limit=EVENTS_PER_PAGE):
+        for tombstone in page:
+            yield tombstone
+        if page[-1].position <= position:
+            return  # The store gives the same tombstones for ever.
+        position = page[-1].position
+
+
 async def require_not_deleted(store: EventStore, stream: str) -> None:
     """Raise ConfigError if a stream of this name was deleted."""
     tombstone = await tombstone_of(store, stream)
@@ -216,8 +228,6 @@ async def require_kinds(log: ReadableLog, kinds: Iterable[str]) -> None:
 
     Raises:
         ConfigError: of one it has none; names those that it has.
-        LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
-        PersistenceError: the file is missing or cannot be read.
     """
     async with opened(log) as store:
         for kind in await kinds_without_streams(store, kinds):
@@ -250,13 +260,11 @@ async def content_by_hash(store: EventStore, stream: StreamName, name: Name) -> 
     A text comes as UTF-8, an image as its file, another block as its JSON, and what is no block as it lies there.
 
     Args:
-        store: the log.
         stream: the session's; what only other sessions refer to is not shown.
         name: 64 hexadecimal digits.
 
     Raises:
         ConfigError: no event of the session refers to it.
-        PersistenceError: the log cannot be read.
     """
     if not isinstance(name, str) or not _HASH.fullmatch(name):
         raise ConfigError(f"{name!r:.80} is no hash of a payload; it has 64 digits out of 0-9 and a-f")

@@ -133,7 +133,6 @@ def _wanted_at(events: Sequence[ev.SessionEvent], place: int, session: str) -> _
 
 
 def _referred(events: Sequence[ev.SessionEvent], place: int) -> _Found | None:
-    """Return the request that an event refers to, if it does."""
     event = events[place - 1]
     if not isinstance(event, REFERRING) or event.request is None:
         return None

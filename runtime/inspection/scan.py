@@ -19,8 +19,9 @@ from refold.events.core.ids import kind_and_identifier
 from refold.events.secrets.redaction import Redaction
 from refold.events.secrets.spellings import ESCAPES, unescaped, without_pauses
 from refold.inspection.log_reading import Streams, opened
-from refold.stores.event_store import EventStore, WholeLog
+from refold.stores.event_store import EventStore, TellProgress, WholeLog, untold
 from refold.stores.guarding.trusted_files import whose
+from refold.stores.past_state import last_position
 from refold.stores.sqlite.file import absolute, is_text_log
 from refold.stores.sqlite.inbox import InboxFile
 
@@ -121,7 +122,8 @@ class SoughtSecrets:
 
 
 class _Report:
-    def __init__(self) -> None:
+    def __init__(self, progress: TellProgress) -> None:
+        self.progress = progress
         self.findings: list[FoundSecret] = []
         self.found = self.streams = self.events = self.payloads = self.file_bytes = 0
         self.not_read: list[str] = []
@@ -134,13 +136,20 @@ class _Report:
             self.findings.append(finding)
 
 
-async def scan_log(log: str | os.PathLike[str], wanted: SoughtSecrets) -> ScanReport:
+async def scan_log(
+    log: str | os.PathLike[str], wanted: SoughtSecrets, *, progress: TellProgress = untold
+) -> ScanReport:
     """Look for secrets in a log, its WAL, its inbox and its lock, as far as this user may read them.
+
+    Args:
+        log: path of the file.
+        wanted: what is looked for beside known formats.
+        progress: called from time to time with what is counted, how many are done, and of how many.
 
     Raises:
         PersistenceError: there is no such file, or the log's own bytes cannot be read.
     """
-    path, report = absolute(log), _Report()
+    path, report = absolute(log), _Report(progress)
     try:
         async with opened(log) as store:
             await _scan_store(store, wanted, report)
@@ -185,9 +194,10 @@ async def _scan_store(store: EventStore, wanted: SoughtSecrets, report: _Report)
                         kind=kind, masked=masked, stream=head.stream, version=snapshot.version, path="(its snapshot)"
                     )
                 )
-    position = 0
+    position, end = 0, await last_position(store)
     while page := await store.read_all(after_position=position, limit=100):
         position = page[-1].position
+        report.progress("events", position, max(end, position))
         for event in page:
             report.events += 1
             for kind, masked, path in _in_json(event.data, wanted):
@@ -195,6 +205,7 @@ async def _scan_store(store: EventStore, wanted: SoughtSecrets, report: _Report)
     if hasattr(store, "list_payloads"):
         async for name, payload in _payloads(cast("WholeLog", store)):
             report.payloads += 1
+            report.progress("payloads", report.payloads, None)
             for kind, masked, path in _in_json(payload, wanted):
                 report.add(FoundSecret(kind=kind, masked=masked, payload=name, path=path))
 
@@ -256,8 +267,10 @@ def _scan_file(path: Path, wanted: SoughtSecrets, report: _Report) -> None:
     before = ""
     try:
         with path.open("rb") as file:
+            begin, size = report.file_bytes, os.fstat(file.fileno()).st_size
             while block := file.read(BLOCK_BYTES):
                 report.file_bytes += len(block)
+                report.progress(f"bytes of {path.name}", report.file_bytes - begin, size)
                 text = before + block.decode("latin-1")
                 seen = list(wanted.in_text(before, raw=True)) if before else []
                 for found in wanted.in_text(text, raw=True):

@@ -14,8 +14,8 @@ from refold.actors.agent.subsession import parent_in, parent_of
 from refold.events.core.codec import tag_of
 from refold.events.core.content import Block
 from refold.events.core.errors import ConfigError, LogFormatError
-from refold.events.core.ids import AgentId, EventRef, RunId, SessionId, StreamName, ToolCallId, event_ref
-from refold.events.core.records import StoredEvent, StreamHead
+from refold.events.core.ids import AgentId, EventRef, RunId, SessionId, StreamName, ToolCallId, checked_identifier
+from refold.events.core.records import StoredEvent, StreamHead, event_ref
 from refold.events.model.messages import Usage
 from refold.events.model.request import prepared_of
 from refold.events.session import events as ev
@@ -30,10 +30,10 @@ from refold.events.session.state import (
     is_work,
     run_of_input,
 )
-from refold.inspection.log_reading import Batches, session_head
+from refold.inspection.log_reading import Batches, session_head, tombstones
 from refold.inspection.summaries import call_words, content_words, effect_words
 from refold.inspection.transcript import Entry, Transcript
-from refold.stores.event_store import EventStore, ListedLog, WholeLog
+from refold.stores.event_store import EventStore, ListedLog
 from refold.stores.folding import Fold
 from refold.stores.forked import fork_of, forks_in
 
@@ -41,8 +41,6 @@ SessionStatus = Literal["idle", "open", "waiting", "parked", "completed", "faile
 """`idle`: no run yet. `open`: a run has work in flight, or will have when a runtime opens its log. `waiting`: for
 approval, or for its next step. `parked`: until a person decides. The next three: how the last run ended.
 `damaged`: its events cannot be read; `refold check` says where. `deleted`: nothing but a tombstone is left of it."""
-
-TOMBSTONES_PER_PAGE = 1_000
 
 SESSIONS_PER_PAGE = 500
 
@@ -104,11 +102,11 @@ async def list_sessions(store: EventStore, **wanted: Unpack[SessionsWanted]) -> 
 
     Raises:
         ConfigError: what is wanted cannot be.
-        PersistenceError: the log cannot be read.
     """
     fits, limit = _fitting(wanted), checked_page(wanted)
     found: list[ListedSession] = []
-    async for heads in _pages(store, wanted.get("user"), f"{SESSION_KIND}/{wanted.get('after') or ''}"):
+    size = SESSIONS_PER_PAGE if fits != EVERY else min(limit or SESSIONS_PER_PAGE, SESSIONS_PER_PAGE)
+    async for heads in _pages(store, wanted.get("user"), f"{SESSION_KIND}/{wanted.get('after') or ''}", size):
         for head, outline in zip(heads, await _outlines(store, heads), strict=True):
             if (listed := await _listed(store, head, outline, fits)) is not None:
                 found.append(listed)
@@ -117,7 +115,7 @@ async def list_sessions(store: EventStore, **wanted: Unpack[SessionsWanted]) -> 
     return found[:limit]
 
 
-async def _pages(store: EventStore, user: str | None, after: str) -> AsyncIterator[list[StreamHead]]:
+async def _pages(store: EventStore, user: str | None, after: str, size: int) -> AsyncIterator[list[StreamHead]]:
     """Yield the ends of sessions' streams in order, page by page; of a user's only those that may be the user's."""
     if isinstance(user, str) and hasattr(store, "streams_with"):
         beginning = b'{"type":"%s","user":%s' % (DESCRIBED.encode(), msgspec.json.encode(user))
@@ -128,8 +126,8 @@ async def _pages(store: EventStore, user: str | None, after: str) -> AsyncIterat
             yield [head for head in page if head is not None]
         return
     heads = None
-    while heads is None or len(heads) == SESSIONS_PER_PAGE:
-        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=SESSIONS_PER_PAGE)
+    while heads is None or len(heads) == size:
+        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=size)
         yield heads
         after = heads[-1].stream if heads else after
 
@@ -147,7 +145,6 @@ async def list_names(store: EventStore, **wanted: Unpack[SessionsWanted]) -> lis
 
     Raises:
         ConfigError: what is wanted cannot be.
-        PersistenceError: the log cannot be read.
     """
     if all(wanted.get(name) is None for name in ("user", "status", "metadata", "since")):
         after = f"{SESSION_KIND}/{wanted.get('after') or ''}"
@@ -176,7 +173,6 @@ class _Fitting(msgspec.Struct, frozen=True):
     statuses: frozenset[str]
 
     def has(self, listed: ListedSession) -> bool:
-        """Tell whether a session fits, but for its status."""
         whose = self.user is None or listed.user == self.user
         said = all(listed.metadata.get(key) == value for key, value in self.metadata.items())
         return whose and said and listed.at >= self.since
@@ -184,13 +180,22 @@ class _Fitting(msgspec.Struct, frozen=True):
 
 def _fitting(wanted: SessionsWanted) -> _Fitting:
     since, status, metadata = wanted.get("since"), wanted.get("status"), wanted.get("metadata")
+    user = wanted.get("user")
+    if user is not None:
+        checked_identifier(user, "user")
+    said: object = metadata if metadata is not None else {}
+    if not isinstance(said, Mapping) or not all(isinstance(text, str) for each in said.items() for text in each):
+        raise ConfigError(f"the metadata that sessions have is a mapping of texts to texts, not {said!r:.80}")
     if since is not None and (not isinstance(since, datetime) or since.utcoffset() is None):
         raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {since!r:.80}")
-    statuses = frozenset[str]((status,) if isinstance(status, str) else status or ())
+    named: object = (status,) if isinstance(status, str) else status or ()
+    if not isinstance(named, Collection) or not all(isinstance(each, str) for each in named):
+        raise ConfigError(f"sessions are listed by one status or several, not by {status!r:.80}")
+    statuses = frozenset[str](named)
     if strange := sorted(statuses - set(get_args(SessionStatus))):
         raise ConfigError(f"{strange[0]!r} is no status of a session; there are {', '.join(get_args(SessionStatus))}")
     at = (since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) if since is not None else -1
-    return _Fitting(wanted.get("user"), metadata or {}, at, statuses)
+    return _Fitting(user, metadata or {}, at, statuses)
 
 
 EVERY = _fitting({})
@@ -227,34 +232,17 @@ async def deleted_sessions(store: EventStore) -> list[ListedSession]:
     """Return the sessions that were deleted from a log, in order of their names; none of a store that cannot say that.
 
     Of each it is known how many events it had, and, as the time of the last one, when it was deleted.
-
-    Raises:
-        PersistenceError: the log cannot be read.
     """
-    if not hasattr(store, "list_tombstones"):
-        return []
     found: list[ListedSession] = []
-    position = 0
-    while page := await cast("WholeLog", store).list_tombstones(after_position=position, limit=TOMBSTONES_PER_PAGE):
-        for tombstone in page:
-            kind, _, name = tombstone.stream.partition("/")
-            if kind == SESSION_KIND:
-                session = SessionId(name)
-                found.append(
-                    ListedSession(
-                        session=session, status="deleted", version=tombstone.version, began_at=0, at=tombstone.at
-                    )
-                )
-        position = page[-1].position
+    async for each in tombstones(store):
+        kind, _, name = each.stream.partition("/")
+        if kind == SESSION_KIND:
+            session = SessionId(name)
+            found.append(ListedSession(session=session, status="deleted", version=each.version, began_at=0, at=each.at))
     return sorted(found, key=lambda listed: listed.session)
 
 
 async def listed_session(store: EventStore, head: StreamHead) -> ListedSession:
-    """Return what a list says of a session, given the end of its stream.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
     listed = await _listed(store, head, (await _outlines(store, [head]))[0], EVERY)
     assert listed is not None
     return listed
@@ -305,12 +293,7 @@ async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent
 
 
 async def events_until(store: EventStore, stream: str, version: int) -> list[ev.SessionEvent]:
-    """Return the events of a session's stream up to and with a version.
-
-    Raises:
-        LogFormatError: one of them is damaged.
-        PersistenceError: the log cannot be read.
-    """
+    """Return the events of a session's stream up to and with a version."""
     events: list[ev.SessionEvent] = []
     async for batch in Batches(store, stream):
         events += SESSION_CODEC.decode_all(event for event in batch if event.version <= version)
@@ -393,6 +376,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     """Of the event at `version`, in microseconds since the epoch, UTC."""
     usage: Usage
+    cost: float
+    """In the currency of the prices in the configuration; 0 without prices."""
     run: OpenRun | None
     queue: tuple[WaitingInput, ...]
     pending: tuple[EffectInFlight, ...]
@@ -405,21 +390,19 @@ async def view_session(store: EventStore, session: str, *, at: int | None = None
 
     Raises:
         ConfigError: there is no such session, or it has no such version.
-        LogFormatError: an event up to there cannot be decoded, or contradicts those before it.
-        PersistenceError: the log cannot be read.
     """
     head = await session_head(store, session)
     version = checked_version(head, at)
     events = await events_until(store, head.stream, version)
     transcript = Transcript()
-    transcript.add_all(await _with_what_was_done(store, events))
+    transcript.add_all(await with_what_was_done(store, events))
     parent, fork = await parent_of(store, SessionId(session)), await fork_of(store, head)
     origin = event_ref(fork.origin.stream, fork.origin.version) if fork is not None else None
-    view = _view(SessionId(session), parent, head.version, fold(events), transcript)
-    return msgspec.structs.replace(view, forked_from=origin)
+    view = view_of(SessionId(session), fold(events), head.version, tuple(transcript.entries))
+    return msgspec.structs.replace(view, parent=parent, forked_from=origin)
 
 
-async def _with_what_was_done(store: EventStore, events: list[ev.SessionEvent]) -> list[ev.SessionEvent]:
+async def with_what_was_done(store: EventStore, events: list[ev.SessionEvent]) -> list[ev.SessionEvent]:
     """Return events whose answers say what was done to their requests, also where the log keeps that apart."""
     names = [event.request.prepared_payload for event in events if isinstance(event, ev.ModelResponded)]
     payloads = await store.read_payloads([name for name in names if name is not None]) if any(names) else {}
@@ -441,7 +424,6 @@ def checked_version(head: StreamHead, version: int | None) -> int:
 
     Raises:
         ConfigError: it has not; names those that it has.
-        LogFormatError: it has none, although the stream is listed.
     """
     kind, _, name = head.stream.partition("/")
     if head.version < 1:
@@ -456,13 +438,14 @@ def checked_version(head: StreamHead, version: int | None) -> int:
     return version
 
 
-def _view(
-    session: SessionId, parent: SessionId | None, last_version: int, state: SessionState, transcript: Transcript
+def view_of(
+    session: SessionId, state: SessionState, last_version: int, transcript: tuple[Entry, ...] = ()
 ) -> SessionView:
+    """Return what is to be seen of a folded state, without what the log says of where the session comes from."""
     run = state.run
     return SessionView(
         session=session,
-        parent=parent,
+        parent=None,
         forked_from=None,
         agent=state.agent,
         model=state.configuration.model if state.configuration is not None else None,
@@ -473,6 +456,7 @@ def _view(
         last_version=last_version,
         at=state.at,
         usage=state.usage,
+        cost=state.cost,
         run=None
         if run is None
         else OpenRun(
@@ -499,7 +483,7 @@ def _view(
                 *((call, call.question.question) for call in calls_awaiting_answer(state) if call.question is not None),
             ]
         ),
-        transcript=tuple(transcript.entries),
+        transcript=transcript,
     )
 
 

@@ -309,7 +309,6 @@ def kind_words(kind: ErrorKind, content: tuple[Block, ...]) -> str:
 
 
 def effect_words(effect: Effect) -> str:
-    """Return what work an effect is."""
     match effect:
         case CallModel(turn=turn):
             return f"model call of turn {turn}"

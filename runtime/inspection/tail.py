@@ -22,8 +22,8 @@ from refold.actors.kernel.clock import Clock, SystemClock
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
 from refold.events.core.event import Event
-from refold.events.core.ids import EventRef, StreamName, event_ref
-from refold.events.core.records import StoredEvent
+from refold.events.core.ids import EventRef, StreamName
+from refold.events.core.records import StoredEvent, event_ref
 from refold.inspection.kinds import KINDS
 from refold.inspection.log_reading import EVENTS_PER_PAGE, ReadableLog, kind_of, opened
 from refold.inspection.summaries import event_words
@@ -164,21 +164,13 @@ class Following:
     """Reads events of one log in order of position."""
 
     def __init__(self, store: EventStore) -> None:
-        """Make one.
-
-        Args:
-            store: where the events come from.
-        """
+        """Make one."""
         self._store = store
         self._first: StoredEvent | None = None
         """The first event of the batch that was met last."""
 
     async def read(self, stored: StoredEvent) -> Followed:
-        """Return the next event, decoded if that can be.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-        """
+        """Return the next event, decoded if that can be."""
         first = await self._first_of_batch(stored)
         stimulus = event_ref(stored.stream, stored.batch)
         return Followed(

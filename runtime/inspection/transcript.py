@@ -98,18 +98,26 @@ class Transcript:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         """So far, in the order of the log."""
+        self.calls: dict[ToolCallId, CallEntry] = {}
+        """Those of the entries; what later events say of one is added to it."""
         self._version = 0
         self._configured = False
-        self._calls: dict[ToolCallId, CallEntry] = {}
         self._started_at = 0
         self._turns = 0
         self._usage = Usage()
 
     def add_all(self, events: Iterable[ev.SessionEvent]) -> None:
-        """Take the next events of the session, from its first one on."""
         for event in events:
             self._version += 1
             self._add(event)
+
+    def touched_by(self, event: ev.SessionEvent) -> list[CallEntry]:
+        """Return the calls of earlier entries of which an event that was taken says more."""
+        if isinstance(event, ev.SessionForked):
+            names = [result.tool_use_id for result in event.results]
+        else:
+            names = [name] if (name := getattr(event, "call", None)) is not None else []
+        return [self.calls[name] for name in names if name in self.calls]
 
     def _add(self, event: ev.SessionEvent) -> None:
         match event:
@@ -150,7 +158,7 @@ class Transcript:
                 self._answered(event)
             case ev.SessionForked(results=results):
                 for result in results:
-                    if (call := self._calls.get(result.tool_use_id)) is not None:
+                    if (call := self.calls.get(result.tool_use_id)) is not None:
                         call.ended_at, call.result = event.at, result.content
                 self._noted(event)
             case _:
@@ -167,7 +175,7 @@ class Transcript:
     ) -> None:
         calls = [self._proposed(block) for block in message.content if isinstance(block, ToolUseBlock)]
         for block in message.content:
-            if isinstance(block, ToolResultBlock) and (call := self._calls.get(block.tool_use_id)) is not None:
+            if isinstance(block, ToolResultBlock) and (call := self.calls.get(block.tool_use_id)) is not None:
                 call.ended_at, call.result, call.kind = event.at, block.content, block.kind
         said = tuple(block for block in message.content if not isinstance(block, ToolUseBlock | ToolResultBlock))
         if not said and not calls and message.content:
@@ -188,11 +196,11 @@ class Transcript:
 
     def _proposed(self, use: ToolUseBlock) -> CallEntry:
         call = CallEntry(call=use.id, tool=use.name, input=use.input, malformed_input=use.malformed_input)
-        self._calls[use.id] = call
+        self.calls[use.id] = call
         return call
 
     def _called(self, event: ev.ToolApprovalRequested | ev.ToolApprovalDecided | ev.ToolCallStarted) -> None:
-        call = self._calls.get(event.call)
+        call = self.calls.get(event.call)
         if call is None:
             self._noted(event)
             return
@@ -206,7 +214,7 @@ class Transcript:
                 call.started_at, call.attempts = call.started_at or event.at, event.attempt
 
     def _answered(self, event: ev.ToolCallCompleted | ev.ToolCallFailed) -> None:
-        call = self._calls.get(event.call)
+        call = self.calls.get(event.call)
         if call is None:
             self._noted(event)
             return

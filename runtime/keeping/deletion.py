@@ -34,15 +34,19 @@ from refold.events.core.ids import (
 )
 from refold.events.core.pure_core import Wait
 from refold.events.core.records import StreamHead
-from refold.events.kinds.episodic import MEMORY_KIND
-from refold.events.kinds.graph import GRAPH_KIND
-from refold.events.kinds.scopes import PartKind, names_of, part_in
-from refold.events.kinds.semantic import KNOWLEDGE_KIND
-from refold.events.kinds.working_memory import WORKING_KIND
+from refold.events.kinds.scopes import (
+    GRAPH_KIND,
+    KNOWLEDGE_KIND,
+    MEMORY_KIND,
+    WORKING_KIND,
+    PartKind,
+    names_of,
+    part_in,
+)
 from refold.events.session.core import SESSION_CORE, SESSION_KIND
 from refold.events.session.state import SessionState
 from refold.guarded_store import ContainedStore
-from refold.inspection.log_reading import Streams, kind_of, session_head
+from refold.inspection.log_reading import Streams, kind_of, session_head, tombstones
 from refold.inspection.session_view import ListedSession, list_sessions, listed_session
 from refold.sessions.access import cancel_runs_of
 from refold.sessions.people import sessions_below
@@ -52,7 +56,7 @@ from refold.stores.keeping.erasing import EVENTS_PER_PAGE, erase
 from refold.stores.keeping.remains import remains, traces_of
 from refold.stores.past_state import last_position
 from refold.stores.sqlite.file import absolute
-from refold.stores.sqlite.inbox import InboxFile, RowName
+from refold.stores.sqlite.inbox import InboxFile
 from refold.stores.sqlite.store import SQLiteStore
 
 OPEN: Final = frozenset({"open", "waiting", "parked"})
@@ -181,15 +185,7 @@ def owned_by(context: RuntimeContext) -> OwnedLog:
 
 
 def owned(store: EventStore, log: object, clock: Clock | None, allow_shared_folder: bool) -> OwnedLog:
-    """Return an open log as it can be deleted from.
-
-    Args:
-        log: what a user named it by: its path, `":memory:"` or the store.
-        allow_shared_folder: use its inbox although others may make files in its folder.
-
-    Raises:
-        ConfigError: it is a store of the user's that cannot delete streams.
-    """
+    """Return an open log as it can be deleted from; `log` is what a user named it by, such as `":memory:"`."""
     whole = store.contained if isinstance(store, ContainedStore) else store
     if not hasattr(whole, "delete_streams"):
         raise ConfigError(
@@ -203,24 +199,11 @@ def owned(store: EventStore, log: object, clock: Clock | None, allow_shared_fold
     return OwnedLog(store=cast("ErasableLog", whole), inbox=inbox, clock=clock or SystemClock())
 
 
-async def delete_from(
-    log: OwnedLog, session: str, *, cancel: bool, forks: bool = False, row: RowName | None = None
-) -> Deletion:
-    """Delete a session where nothing works for it.
-
-    Args:
-        cancel: delete it although a run is open.
-        forks: delete its forks with it.
-        row: of the inbox, which stays: the command to delete.
-
-    Raises:
-        ConfigError: the log has no such session.
-        CommandRejected: a run is open, the session belongs to another one, has forks, or went on meanwhile.
-        PersistenceError: the log cannot be read or written; what was begun is completed by the next call.
-    """
+async def delete_from(log: OwnedLog, session: str, *, cancel: bool, forks: bool = False) -> Deletion:
+    """Delete a session where nothing works for it; raises as `delete_session`, also where it went on meanwhile."""
     name = SessionId(checked_identifier(session, "session id"))
     if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is not None:
-        return await _completed(log, Deletion(session=name, streams=await _deleted(log.store, name)), row, before=True)
+        return await _completed(log, Deletion(session=name, streams=await _deleted(log.store, name)), before=True)
     seen_to = await last_position(log.store)
     family = await family_of(log.store, name, forks=forks)
     if not cancel:
@@ -240,7 +223,7 @@ async def delete_from(
         named_in=named_in,
         traces=traces,
     )
-    return await _completed(log, deletion, row)
+    return await _completed(log, deletion)
 
 
 async def forget_in(context: RuntimeContext, session: str) -> None:
@@ -259,32 +242,33 @@ def _goes_on(state: SessionState) -> list[str]:
     return [effect.key for effect in SESSION_CORE.pending(state) if type(effect) is not Wait]
 
 
-async def delete_in(
-    context: RuntimeContext, session: str, *, cancel: bool, forks: bool = False, row: RowName | None = None
-) -> Deletion:
+async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, forks: bool = False) -> Deletion:
     """Delete a session of a runtime that is open on this event loop; as `delete_from`, beside all else."""
     log = owned_by(context)
     name = SessionId(checked_identifier(session, "session id"))
-    if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is None:
-        family = await family_of(log.store, name, forks=forks)
-        sessions = sessions_in(family)
-        for each in sessions if cancel else ():
-            await cancel_runs_of(context, each, "the session is deleted")
-        if not cancel:
-            await _require_ended(log.store, family)
-        await let_go(context, [head.stream for head in (*family, *await parts_of(log.store, "session", sessions))])
-    deletion = await delete_from(log, name, cancel=cancel, forks=forks, row=row)
+    stream = stream_name(SESSION_KIND, name)
+    try:
+        if await log.store.find_tombstone(stream) is None:
+            family = await family_of(log.store, name, forks=forks)
+            sessions = sessions_in(family)
+            for each in sessions if cancel else ():
+                await cancel_runs_of(context, each, "the session is deleted")
+            if not cancel:
+                await _require_ended(log.store, family)
+            await let_go(context, [head.stream for head in (*family, *await parts_of(log.store, "session", sessions))])
+        deletion = await delete_from(log, name, cancel=cancel, forks=forks)
+    except (CommandRejected, ConfigError):
+        if await log.store.find_tombstone(stream) is None:
+            raise
+        deletion = await delete_from(log, name, cancel=cancel, forks=forks)  # Others have deleted it meanwhile.
     # What came for it meanwhile has found it deleted, or was before it.
     return msgspec.structs.replace(deletion, checkpoints=await let_go(context, deletion.streams, deleted=True))
 
 
 async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) -> UserDeletion:
-    """Delete all sessions of a user with their forks, and the user's parts of memories, in a runtime that is open here.
+    """Delete all sessions of a user, and the user's parts of memories, in a runtime that is open here.
 
-    Raises:
-        ConfigError: the user cannot be one, or the log is a store that cannot delete.
-        CommandRejected: a run is open, or something went on meanwhile; what was deleted before stays deleted.
-        PersistenceError: the log failed; what was begun is completed by the next call.
+    Where that is refused, what was deleted before stays deleted; what was begun is completed by the next call.
     """
     log = owned_by(context)
     listed = await list_sessions(log.store, user=checked_identifier(user, "user"))
@@ -297,7 +281,7 @@ async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) ->
     if log.inbox is not None:  # An earlier process may have died before it had forgotten those of a session.
         left = await log.inbox.sessions_waiting(performed=True)
         deleted = [name for name in left if await log.store.find_tombstone(stream_name(SESSION_KIND, SessionId(name)))]
-        await log.inbox.forget(deleted)
+        await forget_rows(log, deleted)
     parts = await parts_of(log.store, "user", [user])
     await let_go(context, [head.stream for head in parts])
     erased = await erase(log.store, [parts] if parts else [], at=log.clock.now_us(), kept=log.kept)
@@ -311,8 +295,7 @@ async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) ->
 async def let_go(context: RuntimeContext, streams: Sequence[StreamName], *, deleted: bool = False) -> int:
     """Have nothing of streams in memory, and nobody wait for a run of a session that was deleted.
 
-    Returns:
-        How many checkpoints of deleted sessions were forgotten.
+    Return how many checkpoints of deleted sessions were forgotten.
     """
     sessions = sessions_in(streams) if deleted else []
     for session in sessions:
@@ -343,15 +326,7 @@ async def parts_of(store: EventStore, kind: PartKind, owners: Iterable[str]) -> 
 
 
 async def family_of(store: EventStore, session: SessionId, *, forks: bool) -> list[StreamHead]:
-    """Return the ends of the streams of a session and of all that its calls began, its own first.
-
-    Args:
-        forks: also those of its forks, and so on.
-
-    Raises:
-        ConfigError: the log has no such session.
-        CommandRejected: it is one that a call of another session began, or has forks that are not asked for.
-    """
+    """Return the ends of the streams of a session, first, and of all that its calls began; raises CommandRejected."""
     head = await session_head(store, session)
     parent = await parent_of(store, session)
     if parent is not None and await store.head(stream_name(SESSION_KIND, parent)) is not None:
@@ -428,12 +403,8 @@ async def _deleted(store: ErasableLog, session: SessionId) -> tuple[StreamName, 
     """Return the streams that were deleted with a session, its own first; of very long names not those of all."""
     own = stream_name(SESSION_KIND, session)
     below = stream_name(SESSION_KIND, children_prefix(session))
-    found: list[StreamName] = []
-    position = 0
-    while page := await store.list_tombstones(after_position=position, limit=EVENTS_PER_PAGE):
-        found += [each.stream for each in page if each.stream.startswith(below) or _is_part_of(each.stream, session)]
-        position = page[-1].position
-    return (own, *found)
+    deleted = [each.stream async for each in tombstones(store)]
+    return (own, *(each for each in deleted if each.startswith(below) or _is_part_of(each, session)))
 
 
 def _is_part_of(stream: StreamName, session: SessionId) -> bool:
@@ -441,12 +412,17 @@ def _is_part_of(stream: StreamName, session: SessionId) -> bool:
     return part is not None and part.kind == "session" and (part.hashed, part.owner) in names_of([session])
 
 
-async def _completed(log: OwnedLog, deletion: Deletion, row: RowName | None, *, before: bool = False) -> Deletion:
+async def _completed(log: OwnedLog, deletion: Deletion, *, before: bool = False) -> Deletion:
     """Do what comes after the transaction, again where an earlier process died before it."""
-    sessions = sessions_in(deletion.streams)
-    commands = await log.inbox.forget(sessions, keep=row) if log.inbox is not None else 0
+    commands = await forget_rows(log, sessions_in(deletion.streams))
     wiped = await wipe(log)
     return msgspec.structs.replace(deletion, deleted_before=before, commands=commands, wiped=wiped)
+
+
+async def forget_rows(log: OwnedLog, sessions: Sequence[str]) -> int:
+    """Remove what was asked of deleted sessions from the inbox, except deletions, whose askers wait for the outcome."""
+    of_deletions = b'{"type":"delete'  # The tags of `InboxDelete` and of `Deletion` begin so.
+    return await log.inbox.forget(sessions, kept=of_deletions) if log.inbox is not None else 0
 
 
 async def wipe(log: OwnedLog) -> bool:

@@ -25,11 +25,11 @@ from refold.events.core.ids import SessionId, StreamName, kind_and_identifier
 from refold.events.core.records import StreamHead
 from refold.events.kinds.scopes import names_of, part_in
 from refold.events.session.core import SESSION_KIND
-from refold.inspection.export import UNFINISHED, export_to_file
 from refold.inspection.session_view import ListedSession, list_sessions
 from refold.keeping.deletion import (
     NamedIn,
     OwnedLog,
+    forget_rows,
     is_open,
     let_go,
     mentions,
@@ -39,9 +39,8 @@ from refold.keeping.deletion import (
     sessions_in,
     wipe,
 )
-from refold.stores.event_store import ErasableLog
+from refold.stores.event_store import ErasableLog, TellProgress, untold
 from refold.stores.forked import forks_in, own_events
-from refold.stores.jsonl.check import find_damage
 from refold.stores.keeping.erasing import erase
 from refold.stores.past_state import last_position
 from refold.stores.sqlite.file import absolute
@@ -90,6 +89,7 @@ async def retain(
     wait_for_log_s: float = 0.0,
     allow_shared_folder: bool = False,
     clock: Clock | None = None,
+    progress: TellProgress = untold,
 ) -> Retention:
     """Delete the sessions of a log that ended long ago; no runtime may own the log.
 
@@ -102,6 +102,7 @@ async def retain(
         wait_for_log_s: how long to wait for a runtime to release the log.
         allow_shared_folder: as for `SQLiteStore.open`.
         clock: says what time it is; None = the machine's.
+        progress: called from time to time with what is counted, how many are done, and of how many.
 
     Raises:
         ConfigError: the age is negative, a status is none of `ENDED`, or the folder is none.
@@ -113,7 +114,7 @@ async def retain(
         log, read_only=dry_run, wait_for_log_s=wait_for_log_s, allow_shared_folder=allow_shared_folder
     ) as store:
         owner = owned(store, log, clock, allow_shared_folder)
-        return await retain_in_log(owner, older_than, statuses, archive, dry_run=dry_run)
+        return await retain_in_log(owner, older_than, statuses, archive, dry_run=dry_run, progress=progress)
 
 
 async def retain_in(
@@ -144,12 +145,9 @@ async def retain_in_log(
     *,
     dry_run: bool,
     forget: Callable[[Sequence[StreamName]], Awaitable[None]] | None = None,
+    progress: TellProgress = untold,
 ) -> Retention:
-    """Delete old sessions where nothing works for them; raises as `retain`.
-
-    Args:
-        forget: called with streams that were deleted.
-    """
+    """Delete old sessions where nothing works for them, as `retain`; `forget` is called with what was deleted."""
     _check(older_than, statuses, archive)
     until = log.clock.now_us() - older_than // timedelta(microseconds=1)
     waiting = frozenset(await log.inbox.sessions_waiting()) if log.inbox is not None else frozenset[str]()
@@ -169,10 +167,10 @@ async def retain_in_log(
             events=sum([await own_events(log.store, head) for head in heads]),
             wiped=dry_run or await wipe(log),  # An earlier process may have died before that.
         )
-    kept_in = await _archived(log, families, Path(archive)) if archive is not None else None
+    kept_in = await _archived(log, families, Path(archive), progress) if archive is not None else None
     names = {head.stream for family in families for head in family}
     named_in = await mentions(log.store, names)
-    erased = await erase(log.store, families, at=log.clock.now_us(), kept=log.kept, seen_to=seen_to)
+    erased = await erase(log.store, families, at=log.clock.now_us(), kept=log.kept, seen_to=seen_to, progress=progress)
     gone = [head.stream for family in erased.families for head in family]
     if forget is not None:
         await forget(gone)
@@ -184,7 +182,7 @@ async def retain_in_log(
         payloads=erased.payloads,
         archive=kept_in,
         went_on=begun(erased.went_on),
-        commands=await log.inbox.forget(sessions_in(gone)) if log.inbox is not None else 0,
+        commands=await forget_rows(log, sessions_in(gone)),
         named_in=named_in,
         wiped=await wipe(log),
     )
@@ -266,18 +264,18 @@ def _has_ended(session: ListedSession, until: int) -> bool:
     return session.status in ENDED and not is_open(session) and session.at <= until
 
 
-async def _archived(log: OwnedLog, families: Sequence[Sequence[StreamHead]], folder: Path) -> str:
-    """Write streams into a new file, read that from the disk, and return its name if it holds all of them.
-
-    Raises:
-        PersistenceError: it cannot be written, or does not hold them.
-    """
+async def _archived(
+    log: OwnedLog, families: Sequence[Sequence[StreamHead]], folder: Path, progress: TellProgress
+) -> str:
+    """Write streams into a new file, read that from the disk, and return its name if it holds all of them."""
     name = "memory" if log.inbox is None else log.inbox.path.name.removesuffix(".inbox")
     await asyncio.to_thread(_remove_unfinished, folder, name)
     time = datetime.fromtimestamp(log.clock.now_us() / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     path = absolute(folder / f"{name}-{time}{ARCHIVE_SUFFIX}")
     heads = [head for family in families for head in family]
-    await export_to_file(log.store, path, streams=[head.stream for head in heads])
+    from refold.inspection.export import export_to_file
+
+    await export_to_file(log.store, path, streams=[head.stream for head in heads], progress=progress)
     try:
         wrong = await asyncio.to_thread(_lacking, path, heads)
     except LogFormatError as error:
@@ -293,6 +291,8 @@ def _lacking(archive: Path, heads: Sequence[StreamHead]) -> str:
 
     Of a stream that is appended to meanwhile it may hold more; such a one is not deleted.
     """
+    from refold.stores.jsonl.check import find_damage
+
     found, damage = find_damage(archive)
     if damage:
         return damage[0].message
@@ -305,6 +305,8 @@ def _lacking(archive: Path, heads: Sequence[StreamHead]) -> str:
 
 def _remove_unfinished(folder: Path, log: str) -> None:
     """Remove what a process has left that died while it archived; one that archives now fails, and deletes nothing."""
+    from refold.inspection.export import UNFINISHED
+
     for path in folder.iterdir():
         if path.name.startswith(f"{log}-") and path.name.endswith(ARCHIVE_SUFFIX + UNFINISHED):
             path.unlink(missing_ok=True)

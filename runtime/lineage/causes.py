@@ -11,8 +11,8 @@ import msgspec
 
 from refold.events.core.errors import ConfigError
 from refold.events.core.event import Event
-from refold.events.core.ids import VERSION_DIGITS_MAX, EventRef, StreamName, event_ref
-from refold.events.core.records import StoredEvent
+from refold.events.core.ids import EventRef, StreamName
+from refold.events.core.records import VERSION_DIGITS_MAX, StoredEvent, event_ref
 from refold.inspection.kinds import KINDS
 from refold.inspection.log_reading import ReadableLog, opened, session_head, stream_head, tombstone_of
 from refold.inspection.tail import Followed, Following

@@ -16,7 +16,7 @@ from refold.events.kinds.episodic import Episodes
 from refold.events.kinds.graph import GraphState
 from refold.events.kinds.semantic import Knowledge
 from refold.events.kinds.working_memory import Items
-from refold.inspection.kinds import KINDS
+from refold.inspection.kinds import KINDS, StreamKind
 from refold.inspection.log_reading import kind_of
 from refold.inspection.session_view import checked_version
 from refold.inspection.times import time_words
@@ -42,25 +42,25 @@ class StreamContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def stream_content(store: EventStore, head: StreamHead, at: int | None) -> StreamContent | None:
-    """Return what a stream holds after a version, None = its last; None where its kind holds nothing that is listed.
-
-    Raises:
-        ConfigError: it has no such version.
-        LogFormatError: an event cannot be decoded, or contradicts those before it.
-        PersistenceError: the log cannot be read.
-    """
-    kind = KINDS.get(kind_of(head.stream))
-    if kind is None or not isinstance(
-        kind.core.initial(), Episodes | Knowledge | Items | GraphState | DedupState | BreakerState
-    ):
+    """Return what a stream holds after a version, None = its last; None where its kind holds nothing that is listed."""
+    kind = kind_with_content(head.stream)
+    if kind is None:
         return None
     version = checked_version(head, at)
     past = await past_state(store, head.stream, kind.core, kind.codec, version=version)
-    items = tuple(HeldItem(name, words) for name, words in _items(past.state))
+    items = tuple(HeldItem(name, words) for name, words in held_items(past.state))
     return StreamContent(stream=head.stream, version=version, last_version=head.version, content=items)
 
 
-def _items(state: Any) -> Iterator[tuple[str, str]]:
+def kind_with_content(stream: str) -> StreamKind | None:
+    """Return what a stream is read with, where its kind holds something that can be listed."""
+    kind = KINDS.get(kind_of(stream))
+    listed = Episodes | Knowledge | Items | GraphState | DedupState | BreakerState
+    return kind if kind is not None and isinstance(kind.core.initial(), listed) else None
+
+
+def held_items(state: Any) -> Iterator[tuple[str, str]]:
+    """Return what the state of such a stream holds, by name and in words."""
     match state:
         case Episodes(episodes=episodes):
             for episode in episodes.values():

@@ -22,10 +22,9 @@ from refold.events.core.ids import (
     SessionId,
     ToolCallId,
     checked_identifier,
-    event_ref,
     stream_name,
 )
-from refold.events.core.records import EncodedBatch, StoredEvent
+from refold.events.core.records import EncodedBatch, StoredEvent, event_ref
 from refold.events.model.configuration import RunOptions, payload_hash
 from refold.events.model.cooperative import at_once
 from refold.events.model.payloads import recordable, without_secrets
@@ -58,6 +57,13 @@ class WantedFork(msgspec.Struct, frozen=True, kw_only=True):
     results: Results | None = None
     keep_run: bool = False
 
+    def named_results(self) -> Results:
+        """Return what calls are answered with, or raise ConfigError where that is not given by their ids."""
+        results: Results = self.results if self.results is not None else {}
+        if not isinstance(results, Mapping) or not all(isinstance(call, str) for call in results):
+            raise ConfigError(f"the results of a fork are given by the ids of their calls, not as {results!r:.80}")
+        return results
+
 
 class ForkedLog(msgspec.Struct, frozen=True, kw_only=True):
     """A log that this process may write, as a fork needs it."""
@@ -79,8 +85,8 @@ class MadeFork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fork_in(context: RuntimeContext, origin: SessionId, wanted: WantedFork) -> MadeFork:
-    """Make a fork in the runtime that owns the log; raises as `fork_session`, and ConfigError in another one."""
-    context.require_owner("fork")
+    """Make a fork in the runtime that owns the log; raises as `fork_session`."""
+    context.require_open()
     log = ForkedLog(
         store=context.store,
         append=context.journal.append,
@@ -94,13 +100,7 @@ async def fork_in(context: RuntimeContext, origin: SessionId, wanted: WantedFork
 
 
 async def fork_session(log: ForkedLog, origin: SessionId, wanted: WantedFork) -> MadeFork:
-    """Make a fork of a session, and return it once it is durable.
-
-    Raises:
-        ConfigError: there is no such session or version, or what is wanted makes no sense.
-        CommandRejected: there is another session of that name.
-        PersistenceError: the log cannot be read or written.
-    """
+    """Make a fork of a session, and return it once it is durable; raises as `Session.fork`."""
     store, stream = log.store, (await session_head(log.store, origin)).stream
     last, chain = await _place(store, stream, wanted.at)
     [first] = SESSION_CODEC.decode_all(await store.read_stream(stream, limit=1))
@@ -114,11 +114,7 @@ async def fork_session(log: ForkedLog, origin: SessionId, wanted: WantedFork) ->
         payloads[payload_hash(prompt)] = prompt
         options = msgspec.structs.replace(options or RunOptions(), system_prompt=payload_hash(prompt))
     answers: list[ToolResultBlock] = []
-    if not isinstance(wanted.results, Mapping | None) or not all(
-        isinstance(call, str) for call in wanted.results or ()
-    ):
-        raise ConfigError(f"the results of a fork are given by the ids of their calls, not as {wanted.results!r:.80}")
-    for call, content in (wanted.results or {}).items():
+    for call, content in wanted.named_results().items():
         await _require_open(store, stream, call, last.version)
         kept, large = result_content(content)
         answers.append(ToolResultBlock(tool_use_id=ToolCallId(call), content=without_blanks(kept)))
@@ -146,7 +142,7 @@ async def fork_session(log: ForkedLog, origin: SessionId, wanted: WantedFork) ->
     raise AssertionError("unreachable")
 
 
-def names_for(origin: SessionId, version: int) -> Iterator[str]:
+def names_for(origin: str, version: int) -> Iterator[str]:
     """Return names for a fork without one: `alice~57`, then `alice~57.2` and so on."""
     room = IDENTIFIER_BYTES_MAX - 32
     short = origin.encode()[:room].decode(errors="ignore")
@@ -154,11 +150,7 @@ def names_for(origin: SessionId, version: int) -> Iterator[str]:
 
 
 async def _place(store: EventStore, stream: str, at: int | None) -> tuple[StoredEvent, bytes]:
-    """Return the last event that a fork begins with, and the digest of the stream there.
-
-    Raises:
-        ConfigError: there is no such version, or its batch goes on behind it.
-    """
+    """Return the last event that a fork begins with, and the digest of the stream there."""
     head = await store.head(stream)
     last = head.version if head is not None else 0
     version = last if at is None else at
@@ -185,11 +177,7 @@ async def _place(store: EventStore, stream: str, at: int | None) -> tuple[Stored
 
 
 async def _require_open(store: EventStore, stream: str, call: str, version: int) -> None:
-    """Return if a call is open after a version.
-
-    Raises:
-        ConfigError: it is not, or there is none of that name.
-    """
+    """Raise ConfigError unless a call is open after a version."""
     made = CALL_ID.fullmatch(call)
     first = int(made[1]) if made is not None else version + 1
     after = first - 1

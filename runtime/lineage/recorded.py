@@ -18,8 +18,8 @@ import msgspec
 from refold.events.core.content import (
     AnswerContent,
     JsonObject,
-    Message,
     ResultContent,
+    StoredBlock,
     TextBlock,
     ToolUseBlock,
     text_of,
@@ -29,7 +29,7 @@ from refold.events.core.errors import ConfigError, ProviderError, ProviderErrorK
 from refold.events.core.ids import PayloadHash, ToolCallId
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelResponse, ResponseContent, ToolUse
-from refold.events.model.payloads import all_restored, stored_hashes
+from refold.events.model.payloads import whole_block
 from refold.events.model.request import prepared_of
 from refold.events.session import events as ev
 from refold.inspection.log_reading import ReadableLog, opened, session_head
@@ -42,19 +42,14 @@ async def recorded_answers(log: ReadableLog, session: str) -> list[ModelResponse
     """Return what came of each model call of a session, in order: an answer as the model gave it, or an error.
 
     Summaries of histories are among them. Calls that were cut short are left out.
-
-    Raises:
-        ConfigError: there is no such session.
-        LogFormatError: the file is no log, or an event cannot be decoded.
-        PersistenceError: the log cannot be read.
     """
     async with opened(log) as store:
         found: list[ModelResponse | ProviderError] = []
         for event in await _events(store, session):
             if isinstance(event, ev.ModelResponded):
-                found.append(await _answer(store, event))
+                found.append(await recorded_answer(store, event))
             elif isinstance(event, ev.ContextPrepared):
-                said = text_of(await _whole(store, event.summary[0].content)) if event.summary else ""
+                said = text_of(await whole_content(store, event.summary[0].content)) if event.summary else ""
                 words = said.partition("\n\n")[2]  # Behind what says that it is a summary.
                 found.append(ModelResponse(content=(TextBlock(text=words),), stop_reason="end_turn", usage=event.usage))
             elif isinstance(event, ev.ModelFailed):
@@ -75,12 +70,18 @@ async def _events(store: EventStore, session: str) -> list[ev.SessionEvent]:
     return await events_until(store, head.stream, head.version)
 
 
-async def _answer(store: EventStore, event: ev.ModelResponded) -> ModelResponse:
+async def recorded_answer(store: EventStore, event: ev.ModelResponded) -> ModelResponse:
+    """Return an answer as the model gave it."""
     reference = event.request
     names: list[PayloadHash] = [reference.prepared_payload] if reference.prepared_payload is not None else []
-    own = prepared_of(reference, await store.read_payloads(names)).answer
+    return await as_given(store, event, prepared_of(reference, await store.read_payloads(names)).answer)
+
+
+async def as_given(store: EventStore, event: ev.ModelResponded, own: tuple[AnswerContent, ...] | None) -> ModelResponse:
+    """Return a recorded answer as the provider gave it; `own` is the model's own, where middleware changed it."""
+    content = await whole_content(store, event.content if own is None else own)
     return ModelResponse(
-        content=tuple(as_given(block) for block in (event.content if own is None else own)),
+        content=tuple(map(_without_id, content)),
         stop_reason=event.stop_reason,
         usage=event.usage,
         model=event.model,
@@ -88,7 +89,7 @@ async def _answer(store: EventStore, event: ev.ModelResponded) -> ModelResponse:
     )
 
 
-def as_given(block: AnswerContent) -> ResponseContent:
+def _without_id(block: AnswerContent) -> ResponseContent:
     """Return a block of an answer as the model gave it, without the id that a call has in the log."""
     if not isinstance(block, ToolUseBlock):
         return block
@@ -199,13 +200,12 @@ async def _results(store: EventStore, events: Sequence[ev.SessionEvent]) -> dict
     for use in uses:
         if use.id in ended:
             content, kind = ended[use.id]
-            found.setdefault(use.name, []).append(_Result(use.input, await _whole(store, content), kind))
+            found.setdefault(use.name, []).append(_Result(use.input, await whole_content(store, content), kind))
     return found
 
 
-async def _whole(store: EventStore, content: Sequence[Any]) -> tuple[Any, ...]:
-    message = Message("user", tuple(content))
-    hashes = stored_hashes([message])
-    if not hashes:
-        return message.content
-    return all_restored([message], await store.read_payloads(hashes))[0].content
+async def whole_content(store: EventStore, content: Sequence[Any]) -> tuple[Any, ...]:
+    """Return content with all of what was cut, or kept apart."""
+    hashes = [block.hash for block in content if isinstance(block, StoredBlock)]
+    payloads = await store.read_payloads(hashes) if hashes else {}
+    return tuple(whole_block(block.hash, payloads) if isinstance(block, StoredBlock) else block for block in content)

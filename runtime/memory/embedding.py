@@ -9,10 +9,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.kinds.semantic import check_embedding
-from refold.memory.worker import in_thread
+from refold.memory.stream_object import in_thread
 
 R = TypeVar("R")
 
@@ -37,8 +37,6 @@ AWAITED_AT_ONCE: Final = 8
 
 
 class Wanted(NamedTuple):
-    """A text to be embedded."""
-
     text: str
     what: str
     """What errors call the embedding."""
@@ -55,17 +53,15 @@ def float32_bytes(vector: Vector, what: str) -> bytes:
     if exact.ndim != 1:
         raise AgentMemoryError(f"{what} must be one vector of numbers, and has {exact.ndim} dimensions")
     with np.errstate(over="ignore", under="ignore"):
-        data = exact.astype("<f4").tobytes()
-    check_embedding(data, what)
+        single = exact.astype("<f4")
+    data = single.tobytes()
+    if not (np.isfinite(single).all() and single.any()):
+        check_embedding(data, what)  # It says what is wrong.
     return data
 
 
 class Embedder:
-    """Calls an application's function.
-
-    Raises:
-        ConfigError: it is no function.
-    """
+    """Calls an application's function."""
 
     def __init__(self, embed: Embed) -> None:
         if not callable(embed):

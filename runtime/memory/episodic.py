@@ -13,13 +13,12 @@ import msgspec
 
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.core.ids import MemoryId
 from refold.events.kinds.episodic import (
     EPISODIC_CORE,
-    MEMORY_KIND,
     AddEpisode,
     ChangeCapacity,
     ClearEpisodes,
@@ -33,10 +32,11 @@ from refold.events.kinds.episodic import (
 )
 from refold.events.kinds.indexing import TextColumn
 from refold.events.kinds.memory_policies import DecayPolicy, RecallPolicy
+from refold.events.kinds.scopes import MEMORY_KIND
 from refold.events.model.cooperative import Cooperative, listed
-from refold.memory.items import NewEpisode, Recalled, commands_of, given_text
+from refold.memory.items import NewEpisode, Recalled, commands_of, given_text, whole_number
 from refold.memory.scoped import Scope, ScopedObject
-from refold.memory.worker import loaded
+from refold.memory.stream_object import loaded
 
 if TYPE_CHECKING:
     from refold.memory.indexes.episodic import AgentIndex, EpisodicIndex
@@ -89,7 +89,9 @@ class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
         self.unmatched = unmatched
         self.decay = decay if decay is not None else DecayPolicy.none()
         self.recall_policy = recall if recall is not None else RecallPolicy.importance()
-        self.capacity = checked_capacity(capacity) if capacity is not None else None
+        self.capacity = (
+            whole_number(capacity, "the capacity of a memory", 1, ConfigError) if capacity is not None else None
+        )
         for policy, kind in ((self.decay, DecayPolicy), (self.recall_policy, RecallPolicy)):
             if not isinstance(policy, kind):
                 raise ConfigError(f"{self!r} needs a {kind.__name__}, not {policy!r:.80}")
@@ -102,11 +104,9 @@ class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
         return len(state.episodes)
 
     def opening(self, state: Episodes) -> Sequence[EpisodicCommand]:
-        """Return the change of capacity that makes the log's memory this one."""
         return () if state.capacity == self.capacity else (ChangeCapacity(capacity=self.capacity),)
 
     async def attach(self, host: Host) -> None:
-        """Live on the log behind `host`, and have many episodes ready to be recalled."""
         await loaded("refold.memory.indexes.episodic")
         await super().attach(host)
 
@@ -259,7 +259,7 @@ class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
     def _question(self, agent: str, query: str, limit: int) -> Callable[[Episodes], Cooperative[list[Recalled]]]:
         whose, words = given_text(agent, AGENT), given_text(query, "a query")
-        checked_limit(limit)
+        whole_number(limit, "limit", 0, AgentMemoryError)
 
         def question(state: Episodes) -> Cooperative[list[Recalled]]:
             index = (yield from self._index_of(state, whose)) if limit else None
@@ -281,11 +281,7 @@ class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
 
 def _added(episode: NewEpisode, key: str | None) -> AddEpisode:
-    """Return the command that adds an episode.
-
-    Raises:
-        AgentMemoryError: something of it cannot be remembered.
-    """
+    """Return the command that adds an episode, which is checked."""
     check_tags(episode.tags, f"an episode of {episode.agent!r:.80}")
     given = AddEpisode(
         agent=episode.agent,
@@ -307,18 +303,6 @@ def _added(episode: NewEpisode, key: str | None) -> AddEpisode:
 def _ids_of(state: Episodes, agent: str) -> dict[MemoryId, None]:
     own = state.agents.get(agent)
     return own.ids if own is not None else {}
-
-
-def checked_capacity(capacity: object) -> int:
-    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-        raise ConfigError(f"the capacity of a memory must be a whole number of at least 1, not {capacity!r:.80}")
-    return capacity
-
-
-def checked_limit(limit: object, name: str = "limit") -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        raise AgentMemoryError(f"{name} must be a whole number of at least 0, not {limit!r:.80}")
-    return limit
 
 
 def checked_threshold(threshold: object, what: str) -> float:

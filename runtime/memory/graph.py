@@ -28,14 +28,13 @@ import msgspec
 
 from refold.actors.effects import Performed
 from refold.actors.kernel.clock import Clock
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import CommandRejected, GraphError
 from refold.events.kinds.graph import (
     DEFAULT_WEIGHT,
     GRAPH_CORE,
-    GRAPH_KIND,
     AddEntity,
     AddRelationship,
     Entity,
@@ -48,6 +47,7 @@ from refold.events.kinds.graph import (
     checked_name,
     shown,
 )
+from refold.events.kinds.scopes import GRAPH_KIND
 from refold.memory.graph_facts import GraphCopy, GraphFacts, GraphPath, Subgraph, facts_of
 from refold.memory.scoped import Scope, ScopedObject
 
@@ -192,7 +192,7 @@ class GraphStore(ScopedObject[GraphState, GraphCommand, GraphEvent]):
 
     def get(self, entity: str) -> ActorFuture[Entity | None]:
         """Return an entity; None = the graph has none of that id."""
-        return self._found(entity, lambda state: state.entities.get(entity))
+        return self.read(lambda state: state.entities.get(checked_name(entity, "graph entity")))
 
     def entities(self, kind: str | None = None) -> ActorFuture[tuple[Entity, ...]]:
         """Return all entities, or those of a kind."""
@@ -235,18 +235,16 @@ class GraphStore(ScopedObject[GraphState, GraphCommand, GraphEvent]):
         Raises:
             GraphError: the graph has no such entity, or there is no such direction.
         """
-        if direction not in get_args(Direction):
-            return _failed(
-                GraphError(f"a direction is one of {', '.join(get_args(Direction))}, not {shown(direction)}")
-            )
 
         def found(state: GraphState) -> tuple[str, ...]:
-            state.require(entity)
+            if direction not in get_args(Direction):
+                raise GraphError(f"a direction is one of {', '.join(get_args(Direction))}, not {shown(direction)}")
+            state.require(checked_name(entity, "graph entity"))
             after = state.outgoing.get(entity, {}) if direction != "in" else {}
             before = state.incoming.get(entity, {}) if direction != "out" else {}
             return tuple(sorted({*after, *before}))
 
-        return self._found(entity, found)
+        return self.read(found)
 
     def subgraph(self, entities: Iterable[str]) -> ActorFuture[Subgraph]:
         """Return some entities, and every relationship between two of them.
@@ -345,13 +343,6 @@ class GraphStore(ScopedObject[GraphState, GraphCommand, GraphEvent]):
         except GraphError as error:
             return _failed(error)
 
-    def _found(self, entity: str, question: Callable[[GraphState], R]) -> ActorFuture[R]:
-        try:
-            checked_name(entity, "graph entity")
-        except GraphError as error:
-            return _failed(error)
-        return self.read(question)
-
     def _computed(self, compute: Callable[["Mathematics"], R], *entities: str) -> ActorFuture[R]:
         known, ref = self._known, self._ref
         known_version = known[1] if known is not None and known[0] is ref else -1
@@ -380,7 +371,6 @@ class GraphStore(ScopedObject[GraphState, GraphCommand, GraphEvent]):
 
 
 def _added(item: object, key: str | None) -> GraphCommand:
-    """Return the command that adds an entity or a relationship."""
     if isinstance(item, Entity):
         return AddEntity(entity=item.id, kind=item.kind, properties=item.properties, key=key)
     if isinstance(item, Relationship):

@@ -72,7 +72,6 @@ class GraphFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(copy: GraphCopy) -> GraphFacts:
-    """Return what can be counted in a graph."""
     relationships = sorted(copy.relationships())
     degrees = dict.fromkeys(sorted(copy.entities), 0)
     for relationship in relationships:

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from refold.events.core.cleaning import clean_text
-from refold.events.core.errors import AgentMemoryError, CommandRejected
+from refold.events.core.errors import AgentMemoryError, CommandRejected, RefoldError
 from refold.events.core.ids import MemoryId
 from refold.memory.embedding import Vector
 
@@ -42,12 +42,7 @@ class NewEntry(msgspec.Struct, frozen=True):
 
 
 def commands_of(items: Iterable[G], kind: type[G], command: Callable[[G, int], C], called: str) -> list[C]:
-    """Return the command for each item.
-
-    Args:
-        command: makes one of an item and its place.
-        called: what the items are to the caller.
-    """
+    """Return what `command` makes of each item and its place; `called` is what the items are to the caller."""
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         raise AgentMemoryError(f"{called} must be several {kind.__name__}, not {items!r:.80}")
     commands: list[C] = []
@@ -112,12 +107,14 @@ class SimilarEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self
 
 
-def given_text(text: object, what: str) -> str:
-    """Return `text` in its recorded form: see `clean_text`.
+def whole_number(given: object, what: str, least: int, error: type[RefoldError]) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        raise error(f"{what} must be a whole number of at least {least}, not {given!r:.80}")
+    return given
 
-    Args:
-        what: what errors call it, such as `the name of an agent`.
-    """
+
+def given_text(text: object, what: str) -> str:
+    """Return `text` in its recorded form: see `clean_text`. Errors call it `what`, such as `a key`."""
     if not isinstance(text, str):
         raise AgentMemoryError(f"{what} must be a text, not {text!r:.80}")
     return clean_text(text)

@@ -18,12 +18,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
 
-from refold.actors.calls.tool_context import SessionContext
+from refold.actors.calls.context import SessionContext
 from refold.actors.effects import Envelope, Performed
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
-from refold.actors.kernel.future import ActorFuture
 from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.reply import ActorFuture
+from refold.actors.kernel.system import ActorSystem
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.core.pure_core import E
 from refold.events.kinds.scopes import PartKind, part_name, require_whole
@@ -40,16 +41,9 @@ log = logging.getLogger("refold.memory")
 
 
 class ScopedObject(StreamObject[S, C, E]):
-    """Base of memories, of which each session sees its part.
+    """Base of memories, of which each session sees its part."""
 
-    Args:
-        name: of the memory.
-        scope: whose part a session sees.
-        clock: as for `StreamObject`.
-
-    Raises:
-        ConfigError: the name or the scope cannot be one.
-    """
+    is_everywhere = True
 
     def __init__(self, name: str, scope: Scope, clock: Clock | None) -> None:
         super().__init__(name, clock)
@@ -135,7 +129,6 @@ class ScopedObject(StreamObject[S, C, E]):
         return part
 
     async def attach(self, host: Host) -> None:
-        """Live on the log behind `host` with all parts; see `StreamObject.attach`."""
         await super().attach(host)
         if self._is_part:
             return
@@ -154,8 +147,16 @@ class ScopedObject(StreamObject[S, C, E]):
                 unseen,
             )
 
+    def look_through(self, system: ActorSystem) -> None:
+        """Be what another process has on its log, with all parts; actors of `system` stand for them.
+
+        What was done before stays for the time when this process has the log.
+        """
+        for each in (self, *self._all_parts()):
+            with each._before_lock:
+                each._ref = system.ref(each.stream)
+
     def begin_anew(self) -> None:
-        """As `StreamObject.begin_anew`, of all parts too."""
         super().begin_anew()
         for part in self._all_parts():
             part.begin_anew()
@@ -175,7 +176,8 @@ class ScopedObject(StreamObject[S, C, E]):
             self._settled = ref
             return performed[-1]
 
-        asked: ActorFuture[list[Performed]] = ref.ask(Envelope((*settings, command)), block=False)
+        packed, payloads = self.packed((*settings, command))
+        asked: ActorFuture[list[Performed]] = ref.ask(Envelope(tuple(packed), payloads), block=False)
         return asked.map(last)
 
     def perform_each(

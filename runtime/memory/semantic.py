@@ -6,21 +6,23 @@ it gave is recorded, so a log is read without it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.cleaning import clean_text
-from refold.events.core.errors import AgentMemoryError, ConfigError
+from refold.events.core.errors import AgentMemoryError, ConfigError, LogFormatError
+from refold.events.core.ids import PayloadHash
 from refold.events.kinds.episodic import check_tags
 from refold.events.kinds.indexing import TextColumn
+from refold.events.kinds.scopes import KNOWLEDGE_KIND
 from refold.events.kinds.semantic import (
     BYTES_PER_NUMBER,
-    KNOWLEDGE_KIND,
     SEMANTIC_CORE,
     ChangeDimension,
     ClearEntries,
@@ -33,17 +35,20 @@ from refold.events.kinds.semantic import (
     check_dimension,
     check_embedding,
     check_entry,
+    in_blocks,
 )
-from refold.events.model.cooperative import Cooperative, listed
+from refold.events.model.cooperative import Asking, Cooperative, listed
 from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
-from refold.memory.episodic import PREPARED_FROM, checked_limit, checked_threshold
-from refold.memory.items import KnownEntry, NewEntry, SimilarEntry, commands_of, given_text
+from refold.memory.episodic import PREPARED_FROM, checked_threshold
+from refold.memory.items import KnownEntry, NewEntry, SimilarEntry, commands_of, given_text, whole_number
 from refold.memory.scoped import Scope, ScopedObject
-from refold.memory.worker import loaded
+from refold.memory.stream_object import loaded, outcome_of
 
 if TYPE_CHECKING:
     from refold.memory.indexes.vectors import VectorIndex
     from refold.memory.indexes.words import EntryWords
+
+log = logging.getLogger("refold.memory")
 
 SIMILAR_LIMIT: Final = 5
 """So many similar entries are returned unless the caller says otherwise."""
@@ -80,9 +85,8 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(name, scope, clock)
-        whole = isinstance(dimension, int) and not isinstance(dimension, bool)
-        if dimension is not None and not (whole and dimension >= 1):
-            raise ConfigError(f"the dimension of embeddings must be a whole number of at least 1, not {dimension!r}")
+        if dimension is not None:
+            whole_number(dimension, "the dimension of embeddings", 1, ConfigError)
         self.dimension = dimension
         self._embedder = Embedder(embed) if embed is not None else None
         self._index: VectorIndex | None = None
@@ -100,22 +104,31 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
         return len(state.entries)
 
     def opening(self, state: Knowledge) -> Sequence[SemanticCommand]:
-        """Return the change of dimension that makes the log's memory this one."""
         return () if state.given_dimension == self.dimension else (ChangeDimension(dimension=self.dimension),)
 
     async def attach(self, host: Host) -> None:
-        """Live on the log behind `host`, and have many entries ready to be found."""
         await loaded("refold.memory.indexes.vectors", "refold.memory.indexes.words")
         await super().attach(host)
 
-        def prepare(state: Knowledge) -> Cooperative[None]:
+        def prepare(state: Knowledge) -> Asking[None]:
             if len(state.entries) >= PREPARED_FROM:
-                if state.embedded:
+                if state.embedded:  # And words, where they are asked for.
                     yield from self._vectors_of(state)
-                if not self.embeds:
+                elif not self.embeds:
                     yield from self._words_of(state)
 
-        await self.read_in_steps(prepare)
+        try:
+            await self.read_in_steps(prepare)
+        except LogFormatError as error:  # Each question that needs it says so, and all others are answered.
+            log.error("%s: what is similar cannot be found: %s", self.stream, error)
+
+    def packed(
+        self, commands: Sequence[SemanticCommand]
+    ) -> tuple[Sequence[SemanticCommand], Mapping[PayloadHash, bytes]]:
+        return in_blocks(commands)
+
+    def payloads_of(self, state: Knowledge) -> Iterable[PayloadHash]:
+        return {block.payload for block in state.blocks.values()}
 
     def put(
         self,
@@ -178,7 +191,7 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
 
         def made(embeddings: list[bytes] | None) -> ActorFuture[None]:
             if embeddings is None:
-                return _done()
+                return outcome_of(lambda: None, AgentMemoryError)
             whole = list(commands)
             for place, data in zip(lacking, embeddings, strict=True):
                 whole[place] = msgspec.structs.replace(whole[place], embedding=data)
@@ -189,12 +202,17 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     def get(self, key: str) -> ActorFuture[str | None]:
         """Return the value that is known under a key, or None."""
-        return self.entry(key).map(lambda entry: entry.value if entry is not None else None)
+        name = given_text(key, "a key")
+        return self.read(lambda state: state.entries[name].value if name in state.entries else None)
 
     def entry(self, key: str) -> ActorFuture[KnownEntry | None]:
         """Return all that is known under a key, or None."""
         name = given_text(key, "a key")
-        return self.read(lambda state: _entry(name, state.entries[name]) if name in state.entries else None)
+
+        def question(state: Knowledge) -> Asking[KnownEntry | None]:
+            return next(iter((yield from self._entries(state, [name] if name in state.entries else []))), None)
+
+        return self.read_in_steps(question)
 
     def remove(self, key: str, *, command_key: str | None = None) -> ActorFuture[bool]:
         """Forget what is known under a key; returns whether there was something."""
@@ -208,7 +226,7 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
     def by_tags(self, *tags: str) -> ActorFuture[list[KnownEntry]]:
         """Return the entries that have all of `tags`, in the order of insertion; without tags, all entries."""
         wanted = list(dict.fromkeys(given_text(tag, "a tag") for tag in tags))
-        return self.read_in_steps(lambda state: listed(_tagged(state, wanted)))
+        return self.read_in_steps(lambda state: self._entries(state, _tagged(state, wanted)))
 
     def similar(
         self, query: str | Vector, k: int = SIMILAR_LIMIT, threshold: float | None = None
@@ -224,7 +242,7 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
             AgentMemoryError: the query has no direction or another dimension, or is a text and there is no `embed`; or
                 `k` or `threshold` cannot be one. At the call, or as the outcome.
         """
-        checked_limit(k, "k")
+        whole_number(k, "k", 0, AgentMemoryError)
         if threshold is not None:
             threshold = checked_threshold(threshold, "a cosine")
         what = "the embedding of the query"
@@ -241,15 +259,16 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
     def _similar(self, data: bytes, k: int, threshold: float | None) -> ActorFuture[list[SimilarEntry]]:
         check_embedding(data, "the embedding of the query")
 
-        def question(state: Knowledge) -> Cooperative[list[SimilarEntry]]:
+        def question(state: Knowledge) -> Asking[list[SimilarEntry]]:
             import numpy as np
 
             check_dimension(len(data) // BYTES_PER_NUMBER, state.dimension, "the embedding of the query")
             index = yield from self._vectors_of(state)
+            found = yield from index.most_similar(np.frombuffer(data, dtype="<f4"), k, threshold)
             return (
                 yield from listed(
                     SimilarEntry(key=key, value=state.entries[key].value, score=score, tags=state.entries[key].tags)
-                    for key, score in index.most_similar(np.frombuffer(data, dtype="<f4"), k, threshold)
+                    for key, score in found
                 )
             )
 
@@ -267,12 +286,12 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
         Raises:
             AgentMemoryError: the query or `k` cannot be one.
         """
-        checked_limit(k, "k")
+        whole_number(k, "k", 0, AgentMemoryError)
         given_text(query, "a query")
 
-        def question(state: Knowledge) -> Cooperative[list[KnownEntry]]:
+        def question(state: Knowledge) -> Asking[list[KnownEntry]]:
             words = yield from self._words_of(state)
-            return (yield from listed(_entry(name, state.entries[name]) for name in words.matching(query, k)))
+            return (yield from self._entries(state, (yield from words.matching(query, k))))
 
         return self.read_in_steps(question)
 
@@ -305,18 +324,29 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     def with_embedding(self) -> ActorFuture[list[str]]:
         """Return the keys of those entries that have an embedding, in the order of insertion."""
-        return self.read_in_steps(
-            lambda state: listed(key for key, known in state.entries.items() if known.embedding is not None)
-        )
+        return self.read_in_steps(lambda state: listed(key for key, known in state.entries.items() if known.embedded))
 
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._ref.system.loop if self._ref is not None else None
 
-    def _vectors_of(self, state: Knowledge) -> "Cooperative[VectorIndex]":
+    def _entries(self, state: Knowledge, names: Iterable[str]) -> Asking[list[KnownEntry]]:
+        """Return entries with their embeddings, in steps."""
+        found = yield from listed((name, state.entries[name]) for name in names)
+        if not any(known.block for _, known in found):
+            return (yield from listed(_entry(name, known, known.embedding) for name, known in found))
+        index = yield from self._vectors_of(state)
+        return (
+            yield from listed(
+                _entry(name, known, index.vector(name) if known.block else known.embedding) for name, known in found
+            )
+        )
+
+    def _vectors_of(self, state: Knowledge) -> "Asking[VectorIndex]":
         from refold.memory.indexes.vectors import VectorIndex
 
-        if self._index is None or not self._index.follow(state):
-            self._index = yield from VectorIndex.made(state)
+        if self._index is None or not self._index.fits(state):
+            self._index = VectorIndex(state)
+        yield from self._index.follow(state)
         return self._index
 
     def _words_of(self, state: Knowledge) -> "Cooperative[EntryWords]":
@@ -332,11 +362,7 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
 
 
 def _entry_put(entry: NewEntry, command_key: str | None) -> PutEntry:
-    """Return the command that puts an entry, with the embedding that was given.
-
-    Raises:
-        AgentMemoryError: something of it cannot be known.
-    """
+    """Return the command that puts an entry, which is checked, with the embedding that was given."""
     check_tags(entry.tags, repr(entry.key)[:80])
     check_entry(PutEntry(name=entry.key, value=entry.value))
     return PutEntry(
@@ -356,20 +382,14 @@ def _nothing(_: object) -> None:
     """Return None, for any outcome of a command."""
 
 
-def _done() -> ActorFuture[None]:
-    future: ActorFuture[None] = ActorFuture()
-    future.set()
-    return future
+def _entry(name: str, known: Known, embedding: bytes | None) -> KnownEntry:
+    return KnownEntry(key=name, value=known.value, tags=known.tags, embedding=embedding)
 
 
-def _entry(name: str, known: Known) -> KnownEntry:
-    return KnownEntry(key=name, value=known.value, tags=known.tags, embedding=known.embedding)
-
-
-def _tagged(state: Knowledge, wanted: Sequence[str]) -> Iterator[KnownEntry]:
+def _tagged(state: Knowledge, wanted: Sequence[str]) -> Iterable[str]:
     if not wanted:
-        return (_entry(name, known) for name, known in state.entries.items())
+        return state.entries
     keys = sorted((state.tagged.get(tag, {}) for tag in wanted), key=len)
     found = [name for name in keys[0] if all(name in others for others in keys[1:])]
     found.sort(key=lambda name: state.entries[name].number)
-    return (_entry(name, state.entries[name]) for name in found)
+    return found

@@ -19,10 +19,12 @@ content, so that a program that fills its stores before each start fills them on
 import copy
 import hashlib
 import logging
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import msgspec
@@ -31,19 +33,19 @@ from refold.actors.effects import Envelope, Performed, Query, QueryResult
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock, ManualClock, SystemClock
-from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.future import ActorFuture
 from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.reply import ActorFuture, has_threads
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, RefoldError
-from refold.events.core.ids import StreamName, checked_identifier, stream_name
+from refold.events.core.errors import CommandRejected, ConfigError, RefoldError
+from refold.events.core.ids import PayloadHash, StreamName, checked_identifier, stream_name
 from refold.events.core.pure_core import E, KeyedCommand, Recorded, State, evolve_all, plan
-from refold.events.model.cooperative import Cooperative, at_once
+from refold.events.model.cooperative import Asking, at_once
 from refold.inspection.log_reading import ReadableLog, opened
 from refold.stores.event_store import EventStore
 from refold.stores.folding import EVENTS_PER_PAGE
 from refold.stores.past_state import past_state
+from refold.stores.sqlite.connection import SerialWorker
 
 S = TypeVar("S", bound=State)
 C = TypeVar("C", bound=KeyedCommand)
@@ -70,6 +72,8 @@ class StreamObject(Generic[S, C, E]):
     """What stands before the slash of the stream's name."""
     core: ClassVar[CheckedCore[Any, Any, Any]]  # A class variable cannot name the type variables.
     """Decides for all objects of the class."""
+    is_everywhere: ClassVar[bool] = False
+    """Whether it is used in processes that share a log and do not own it, too; see `refold.remote.objects`."""
 
     def __init__(self, name: str, clock: Clock | None = None) -> None:
         self.name = checked_identifier(name, f"{self.kind} name")
@@ -94,12 +98,22 @@ class StreamObject(Generic[S, C, E]):
         """Whether it is what the object was at an earlier place of the log."""
         self._version = 0
         """That place in its stream."""
+        self._payloads: dict[PayloadHash, bytes] = {}
+        """What that state refers to."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.stream}>"
 
     def opening(self, state: S) -> Sequence[C]:
         """Return what is recorded first when a runtime takes the object: settings that differ from those in the log."""
+        return ()
+
+    def packed(self, commands: Sequence[C]) -> tuple[Sequence[C], Mapping[PayloadHash, bytes]]:
+        """Return commands as they go to the log, with the payloads that they then refer to."""
+        return commands, {}
+
+    def payloads_of(self, state: S) -> Iterable[PayloadHash]:
+        """Return the payloads that a state refers to."""
         return ()
 
     def may_share(self, other: "StreamObject[Any, Any, Any]") -> bool:
@@ -118,7 +132,8 @@ class StreamObject(Generic[S, C, E]):
         with self._before_runtime() as ref:
             if ref is None:
                 return outcome_of(lambda: self._perform_before(command), RefoldError)
-        return ref.ask(command, block=False)
+        (packed,), payloads = self.packed((command,))
+        return ref.ask(Envelope(packed, payloads) if payloads else packed, block=False)
 
     def perform_each(
         self, commands: Sequence[C], called: str, outcome: Callable[[C, Performed], R]
@@ -136,7 +151,8 @@ class StreamObject(Generic[S, C, E]):
         with self._before_runtime() as ref:
             if ref is None or not commands:
                 return outcome_of(lambda: self._perform_each_before(commands, called, outcome), RefoldError)
-        asked: ActorFuture[list[Performed]] = ref.ask(Envelope(tuple(commands), called=called), block=False)
+        packed, payloads = self.packed(commands)
+        asked: ActorFuture[list[Performed]] = ref.ask(Envelope(tuple(packed), payloads, called=called), block=False)
         return asked.map(lambda performed: list(map(outcome, commands, performed)))
 
     def read(self, question: Callable[[S], R]) -> ActorFuture[R]:
@@ -150,19 +166,20 @@ class StreamObject(Generic[S, C, E]):
         return ref.ask(Query(question), block=False).map(QueryResult.get)
 
     def read_in_steps(
-        self, question: Callable[[S], Cooperative[R]], note: Callable[[R], C | None] | None = None
+        self, question: Callable[[S], Asking[R]], note: Callable[[R], C | None] | None = None
     ) -> ActorFuture[R]:
         """Return what `question` finds in the state, which is durable, without keeping the loop for long.
 
         The outcome may be an error, as of `read`.
 
         Args:
-            question: gives the steps; what they find shares nothing with the state that can change.
+            question: gives the steps, which may ask for payloads of the log; what they find shares nothing with the
+                state that can change.
             note: returns the command that is performed with what was found, before anything else; None = there is none.
         """
 
         def noted() -> R:
-            found = at_once(question(self._state_before()))
+            found = at_once(question(self._state_before()), self._payloads.get)
             command = note(found) if note is not None else None
             if command is not None:
                 self._perform_before(command)
@@ -189,17 +206,12 @@ class StreamObject(Generic[S, C, E]):
 
     def tell(self, command: C) -> None:
         """Have the core decide about `command` and wait for nothing; a refusal is logged."""
-        if self._ref is None:
-            outcome = self.perform(command)
-            try:
-                if outcome.ready():  # Or a runtime has just taken the object.
-                    outcome.get()
-            except RefoldError as error:
-                log.warning("%s: a %s is not recorded: %s", self.stream, type(command).__name__, error)
-            return
         try:
-            self._ref.tell(command)
-        except (ActorStopped, BackpressureShed) as error:
+            if self._ref is not None:
+                self._ref.tell(command)
+            elif (outcome := self.perform(command)).ready():  # Or a runtime has just taken the object.
+                outcome.get()
+        except RefoldError as error:
             log.warning("%s: a %s is not recorded: %s", self.stream, type(command).__name__, error)
 
     def keyed(self, command: C) -> C:
@@ -223,10 +235,11 @@ class StreamObject(Generic[S, C, E]):
         """
         async with opened(log) as store:
             past = await past_state(store, self.stream, self.core, self.core.codec, position=position, version=version)
+            payloads = await store.read_payloads(self.payloads_of(past.state))
         then = copy.copy(self)
         then._forget_derived()
         then._ref, then._before, then._given = None, past.state, []
-        then._past, then._version = True, past.version
+        then._past, then._version, then._payloads = True, past.version, payloads
         if position is not None or version is not None:
             then._clock = ManualClock(past.at)
         return then
@@ -250,6 +263,8 @@ class StreamObject(Generic[S, C, E]):
                 self._before = evolve_all(self.core, self.core.codec.decode_all(until), self._before)
                 self._version = until[-1].version
             if len(until) < EVENTS_PER_PAGE:
+                names = set(self.payloads_of(self._state_before())) - self._payloads.keys()
+                self._payloads |= await log.read_payloads(names) if names else {}
                 return self._version > before
 
     def begin_anew(self) -> None:
@@ -302,7 +317,8 @@ class StreamObject(Generic[S, C, E]):
 
     async def _send(self, ref: ActorRef, commands: Sequence[C]) -> None:
         for first in range(0, len(commands), COMMANDS_PER_TRANSACTION):
-            await ref.ask(Envelope(tuple(commands[first : first + COMMANDS_PER_TRANSACTION])), block=False)
+            packed, payloads = self.packed(commands[first : first + COMMANDS_PER_TRANSACTION])
+            await ref.ask(Envelope(tuple(packed), payloads), block=False)
 
     @contextmanager
     def _before_runtime(self) -> Generator[ActorRef | None, None, None]:
@@ -393,6 +409,32 @@ def outcome_of(call: Callable[[], R], errors: type[Exception]) -> ActorFuture[R]
     except errors as error:
         future.settle(error=error)
     return future
+
+
+def in_thread(call: Callable[[], R], name: str) -> ActorFuture[R]:
+    """Return what `call` returns, or raises, in a daemon thread; at once, on a loop that has none."""
+    future: ActorFuture[R] = ActorFuture()
+
+    def settle() -> None:
+        try:
+            future.settle(call())
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting caller
+            future.settle(error=error)
+
+    if has_threads():
+        worker = SerialWorker(name)
+        worker.put(settle)
+        worker.end()
+    else:
+        settle()
+    return future
+
+
+async def loaded(*modules: str) -> None:
+    """Import modules that take long, such as those that need numpy, unless they are there."""
+    missing = [module for module in modules if module not in sys.modules]
+    if missing:
+        await in_thread(lambda: [import_module(module) for module in missing], f"importing {missing[0]}")
 
 
 def stream_objects_of(*holders: object) -> "tuple[StreamObject[Any, Any, Any], ...]":

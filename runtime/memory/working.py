@@ -7,11 +7,12 @@ is recorded.
 from collections.abc import Sequence
 
 from refold.actors.kernel.clock import Clock
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.cleaning import clean_text
+from refold.events.core.errors import ConfigError
+from refold.events.kinds.scopes import WORKING_KIND
 from refold.events.kinds.working_memory import (
     WORKING_CORE,
-    WORKING_KIND,
     ChangeRoom,
     ClearItems,
     Items,
@@ -22,8 +23,7 @@ from refold.events.kinds.working_memory import (
     WorkingEvent,
     check_item,
 )
-from refold.memory.episodic import checked_capacity
-from refold.memory.items import given_text
+from refold.memory.items import given_text, whole_number
 from refold.memory.scoped import Scope, ScopedObject
 
 HEADING = "Working memory:"
@@ -50,7 +50,7 @@ class WorkingMemory(ScopedObject[Items, WorkingCommand, WorkingEvent]):
 
     def __init__(self, capacity: int, name: str = "main", *, scope: Scope = "user", clock: Clock | None = None) -> None:
         super().__init__(name, scope, clock)
-        self.capacity = checked_capacity(capacity)
+        self.capacity = whole_number(capacity, "the capacity of a memory", 1, ConfigError)
 
     def settings(self) -> Sequence[WorkingCommand]:
         return (ChangeRoom(capacity=self.capacity),)
@@ -59,7 +59,6 @@ class WorkingMemory(ScopedObject[Items, WorkingCommand, WorkingEvent]):
         return len(state.items)
 
     def opening(self, state: Items) -> Sequence[WorkingCommand]:
-        """Return the change of room that makes the log's memory this one."""
         return () if state.capacity == self.capacity else (ChangeRoom(capacity=self.capacity),)
 
     def set(self, name: str, value: str, *, key: str | None = None) -> ActorFuture[None]:

@@ -8,16 +8,16 @@ position. So positions are followed: where one is missing, the log is read from 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.actors.kernel.supervision import Background
 from refold.context import RuntimeContext
 from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import StreamName
-from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.events.core.records import Appended, EncodedBatch, stored_events
 from refold.events.views.metrics import MetricsState, count_all, snapshot
 from refold.events.views.metrics_snapshot import LiveCounts, MetricsSnapshot
 
@@ -43,10 +43,8 @@ class RuntimeMetrics:
     def __init__(self, context: Callable[[], RuntimeContext]) -> None:
         self._context = context
         self._state = MetricsState()
-        self._current = False
+        self.counts = False
         """Whether `_state` and `_waiting` are all that the log holds."""
-        self._written = 0
-        """Position of the last event that is known to be in the log."""
         self._waiting: list[tuple[EncodedBatch, Appended]] = []
         self._reading: Background | None = None
         self._asked: list[ActorFuture[MetricsSnapshot]] = []
@@ -89,10 +87,6 @@ class RuntimeMetrics:
 
     def written(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> None:
         """Take what has just become durable."""
-        if appended:
-            self._written = max(self._written, appended[-1].position + len(batches[-1].events) - 1)
-        if not self._current:
-            return
         before = len(self._waiting)
         self._waiting.extend(zip(batches, appended, strict=True))
         if before < BATCHES_WAITING_MAX <= len(self._waiting):
@@ -107,9 +101,13 @@ class RuntimeMetrics:
             if stream in self._failed_streams or len(self._failed_streams) < STREAMS_NAMED_MAX:
                 self._failed_streams[stream] = self._failed_streams.get(stream, 0) + 1
         if failure.outcome_unknown:
-            self._current = False
+            self.counts = False
 
     # For the runtime
+
+    def log_lost(self) -> None:
+        """Take note that another process writes the log: what it holds is read from it."""
+        self.counts = False
 
     def end(self) -> None:
         """Count what was written last, and read nothing more: the log is about to be closed."""
@@ -122,7 +120,7 @@ class RuntimeMetrics:
 
     def _answer(self, future: ActorFuture[MetricsSnapshot]) -> None:
         self._count_waiting()
-        if self._current:
+        if self.counts:
             future.settle(self._now())
         elif self._ended:
             future.settle(error=self._over())
@@ -133,17 +131,17 @@ class RuntimeMetrics:
 
     def _count_waiting(self) -> None:
         """Count what the journal wrote, as far as nothing is missing in between."""
-        if not self._current:
+        if not self.counts:
             self._waiting.clear()
             return
         waiting, self._waiting = self._waiting, []
-        self._current = False  # What is left out below is read from the log.
+        self.counts = False  # What is left out below is read from the log.
         for batch, place in waiting:
             if place.position > self._state.position + 1:
                 return
             if place.position == self._state.position + 1:  # Else it was read from the log.
-                count_all(self._state, _stored(batch, place.position))
-        self._current = True
+                count_all(self._state, stored_events(batch, place.position))
+        self.counts = True
 
     async def _read(self) -> None:
         """Read what the log holds beyond what was counted, and answer those who asked."""
@@ -151,32 +149,28 @@ class RuntimeMetrics:
             await self._catch_up()
         except PersistenceError as error:
             log.warning("the metrics of %s cannot be counted: %s", self._context().store.name, error)
-            self._refuse(error)
+            self._settle(error)
         else:
-            self._tell()
+            self._settle()
 
     def _read_all(self) -> None:
         self._reading = None
-        self._refuse(self._over())  # Those who still wait: the runtime has ended.
+        self._settle(self._over())  # Those who still wait: the runtime has ended.
 
     async def _catch_up(self) -> None:
         store = self._context().store
         while True:
             page = await store.read_all(after_position=self._state.position, limit=EVENTS_PER_PAGE)
             count_all(self._state, page)
-            if not page or (len(page) < EVENTS_PER_PAGE and self._state.position >= self._written):
-                self._current = True  # Without a wait since the comparison: from here on the journal tells the rest.
+            if not page or (len(page) < EVENTS_PER_PAGE and self._state.position >= self._context().journal.position):
+                # Without a wait since the comparison: from here on the journal tells the rest, where it writes the log.
+                self.counts = self._context().journal.observer is self
                 return
 
-    def _tell(self) -> None:
+    def _settle(self, error: BaseException | None = None) -> None:
         asked, self._asked = self._asked, []
         for future in asked:
-            future.settle(self._now())
-
-    def _refuse(self, error: BaseException) -> None:
-        asked, self._asked = self._asked, []
-        for future in asked:
-            future.settle(error=error)
+            future.settle(self._now() if error is None else None, error)
 
     def _over(self) -> ActorStopped:
         return ActorStopped("runtime/log", "it is closed, and had not counted its log; `refold metrics` does")
@@ -194,20 +188,6 @@ class RuntimeMetrics:
             background_restarts=context.system.supervisor.background_restarts,
         )
         return snapshot(self._state, live)
-
-
-def _stored(batch: EncodedBatch, position: int) -> Iterable[StoredEvent]:
-    """Return the events of a batch as the log gives them back, given the position of the first."""
-    first = batch.expected_version + 1
-    for offset, data in enumerate(batch.events):
-        yield StoredEvent(
-            position=position + offset,
-            stream=batch.stream,
-            version=first + offset,
-            batch=first,
-            at=batch.at,
-            data=data,
-        )
 
 
 class SyncMetrics:

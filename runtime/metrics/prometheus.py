@@ -5,10 +5,12 @@ be kept in step. Names and labels follow the client's conventions: counters end 
 """
 
 from collections.abc import Callable, Iterator
+from functools import reduce
 from importlib import import_module
+from operator import add
 from typing import TYPE_CHECKING, Protocol
 
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, needed_by
 from refold.events.views.metrics_snapshot import MetricsSnapshot
 from refold.metrics.live import RuntimeMetrics, SyncMetrics
 
@@ -64,10 +66,7 @@ class PrometheusCollector:
         """
         snapshots = [_of_this_moment(metrics) for metrics in self._metrics]
         known = [snapshot for snapshot in snapshots if snapshot is not None]
-        total = known[0] if known else None
-        for snapshot in known[1:]:
-            total = total + snapshot if total is not None else snapshot
-        return families(total if len(known) == len(snapshots) else None)
+        return families(reduce(add, known) if len(known) == len(snapshots) else None)
 
 
 def _of_this_moment(metrics: RuntimeMetrics) -> MetricsSnapshot | None:
@@ -96,15 +95,9 @@ def prometheus_text(snapshot: MetricsSnapshot) -> str:
 
 
 def require_client() -> None:
-    """Load Prometheus's client.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
+    """Load Prometheus's client; raise ConfigError where it is not installed."""
+    with needed_by("metrics for Prometheus", extra="prometheus"):
         import_module("prometheus_client")
-    except ImportError as error:
-        raise ConfigError("metrics for Prometheus need its client: pip install 'refold[prometheus]'") from error
 
 
 def families(snapshot: MetricsSnapshot | None) -> Iterator["Metric"]:

@@ -54,12 +54,7 @@ PAYLOADS_PER_READ = 100
 
 
 async def read_steps(store: EventStore, stream: str) -> tuple[Step, ...]:
-    """Return the steps of a session's stream; of one that is not in the log, none.
-
-    Raises:
-        LogFormatError: an event or a payload is damaged.
-        PersistenceError: the log cannot be read.
-    """
+    """Return the steps of a session's stream; of one that is not in the log, none."""
     events = await _events(store, stream)
     return steps_of(events, await _texts(store, events))
 
@@ -67,14 +62,7 @@ async def read_steps(store: EventStore, stream: str) -> tuple[Step, ...]:
 async def read_stream_statistics(store: EventStore, stream: str, *, append_errors: int) -> SessionStatistics:
     """Return what a session's stream comes to; of one that is not in the log, nothing.
 
-    Args:
-        store: the log.
-        stream: the session's.
-        append_errors: as a runtime has counted them.
-
-    Raises:
-        LogFormatError: an event or a payload is damaged.
-        PersistenceError: the log cannot be read.
+    `append_errors` are those that a runtime has counted.
     """
     events = await _events(store, stream)
     return statistics_of(events, await _texts(store, events), append_errors=append_errors)

@@ -41,7 +41,9 @@ Alternative: TypeAlias = Provider | ProviderFunction | tuple[Provider | Provider
 
 
 class FallbackProvider(StreamingProvider):
-    """Asks one provider after another until one answers.
+    """Asks one provider after another until one answers; a stream that has begun to give one is not begun again.
+
+    Where none answers, the error says what each of them said, and may be repeated if one of them may.
 
     Args:
         alternatives: in the order in which they are asked, at least one. A provider alone is asked for the agent's
@@ -123,11 +125,7 @@ class FallbackProvider(StreamingProvider):
                     stack.push_async_callback(close)
 
     def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
-        """Return the digest of what the first provider would be sent, and of how the others would be asked a word.
-
-        Raises:
-            ProviderError: the first would be sent nothing.
-        """
+        """Return the digest of what the first provider would be sent, and of how the others would be asked a word."""
         word = msgspec.structs.replace(request, messages=(Message("user", (TextBlock(text="?"),)),))
         told: list[str] = []
         for place, (provider, model) in enumerate(self._alternatives):
@@ -136,35 +134,24 @@ class FallbackProvider(StreamingProvider):
         return f"fallback:{hashlib.sha256(' '.join(told).encode()).hexdigest()[:DIGEST_CHARACTERS]}" if told[0] else ""
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the first answer that is given.
+        (answer,) = [item async for item in self._items(request, _whole)]
+        assert isinstance(answer, ModelResponse)
+        return answer
 
-        Raises:
-            ProviderError: none gave one; it says what each of them said, and may be repeated if one of them may.
-        """
-        failures: list[ProviderError] = []
-        for (provider, model), breaker in zip(self._alternatives, self._breakers, strict=True):
-            try:
-                async with _guarded(breaker):
-                    return _named(checked_response(await provider.complete(_for_model(request, model))), model)
-            except CircuitOpen as refusal:
-                failures.append(_not_asked(refusal))
-            except Exception as error:  # noqa: BLE001 - The border to a provider; what is no such failure is raised.
-                self._note(failures, error)
-        raise _none_answered(failures)
+    def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        return self._items(request, answer_stream)
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the first answer that begins.
-
-        Raises:
-            ProviderError: none gave one, or the one that began broke off.
-        """
+    async def _items(
+        self, request: ModelRequest, ask: Callable[[Provider, ModelRequest], AsyncIterable[object]]
+    ) -> AsyncIterator[StreamItem]:
+        """Yield what one provider gives, once `ask` has it begin."""
         failures: list[ProviderError] = []
         for (provider, model), breaker in zip(self._alternatives, self._breakers, strict=True):
             begun = False
             stream: AsyncIterable[object] | None = None
             try:
                 async with _guarded(breaker):
-                    stream = answer_stream(provider, _for_model(request, model))
+                    stream = ask(provider, _for_model(request, model))
                     async for item in stream:
                         if isinstance(item, ModelResponse):
                             response = _named(checked_response(item), model)
@@ -182,7 +169,7 @@ class FallbackProvider(StreamingProvider):
                 if begun:
                     raise
                 failures.append(_not_asked(refusal))
-            except Exception as error:
+            except Exception as error:  # The border to a provider.
                 if begun:
                     raise
                 self._note(failures, error)
@@ -192,11 +179,7 @@ class FallbackProvider(StreamingProvider):
         raise _none_answered(failures)
 
     def _note(self, failures: list[ProviderError], error: Exception) -> None:
-        """Keep a failure after which the next provider is asked.
-
-        Raises:
-            Exception: the failure, where it is not one of these.
-        """
+        """Keep a failure after which the next provider is asked; raise any other."""
         failure = error if isinstance(error, ProviderError) else lost_connection(error)
         if failure is None or failure.kind not in self._on:
             raise error
@@ -205,6 +188,10 @@ class FallbackProvider(StreamingProvider):
             log.warning(
                 "provider %d of %d failed, the next is asked: %s", len(failures), len(self._alternatives), error
             )
+
+
+async def _whole(provider: Provider, request: ModelRequest) -> AsyncIterator[object]:
+    yield checked_response(await provider.complete(request))
 
 
 def _guarded(breaker: CircuitBreaker | None) -> AbstractAsyncContextManager[object]:

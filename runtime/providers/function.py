@@ -60,11 +60,7 @@ class FunctionProvider(Provider):
 
 
 def as_provider(given: Provider | ProviderFunction) -> Provider:
-    """Return a provider, also of a function.
-
-    Raises:
-        ConfigError: it is a class, cannot be called with one argument, or has no async method `complete`.
-    """
+    """Return a provider, which is checked, also of a function."""
     if callable(given) and not isinstance(given, type) and not hasattr(given, "complete"):
         return FunctionProvider(given)
     return checked_provider(given)

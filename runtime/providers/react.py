@@ -56,11 +56,7 @@ class ReActProvider(StreamingProvider):
         """A request that is about to be sent, and the text that it becomes."""
 
     def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
-        """Return the digest of the text that would be sent.
-
-        Raises:
-            ProviderError: nothing would be sent.
-        """
+        """Return the digest of the text that would be sent."""
         self._text = (request, text_request(request, stop=self._stop))
         return sent_digest(self._provider, self._text[1], streamed=streamed)
 
@@ -69,20 +65,10 @@ class ReActProvider(StreamingProvider):
         return made[1] if made is not None and made[0] is request else text_request(request, stop=self._stop)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the model's next step.
-
-        Raises:
-            ProviderError: the call failed, or the other provider's answer is none.
-        """
         answer = await self._provider.complete(self._text_of(request))
         return self._step(answer, request)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the model's next step as it arrives, and the complete step last.
-
-        Raises:
-            ProviderError: the call failed, perhaps half-way, or the other provider streamed what is no answer.
-        """
         stream = answer_stream(self._provider, self._text_of(request))
         pieces = StepPieces()
         try:
@@ -107,11 +93,7 @@ class ReActProvider(StreamingProvider):
 
 
 def in_protocol(provider: Provider, protocol: Protocol) -> Provider:
-    """Return what answers the requests of an agent whose model asks for tools as `protocol` says.
-
-    Args:
-        provider: the agent's; one that is for ReAct text already is returned unchanged.
-    """
+    """Return what answers the requests of an agent whose model asks for tools as `protocol` says."""
     return ReActProvider(provider) if protocol == "react" and not isinstance(provider, ReActProvider) else provider
 
 

@@ -100,43 +100,19 @@ def read_cassette(path: str | os.PathLike[str]) -> list[Exchange]:
     return sorted(exchanges, key=lambda exchange: exchange.call)
 
 
-class CassetteWriter:
-    """Appends calls to a file, which only its owner may read.
-
-    Args:
-        path: the file; it is made if it is not there, and written on if it is.
-
-    Raises:
-        ConfigError: the file is there and holds something else.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path
-        before = read_cassette(path) if Path(path).exists() else []
-        self._calls = max((exchange.call for exchange in before), default=0)
-
-    def begin(self) -> int:
-        """Return the number of a call that begins."""
-        self._calls += 1
-        return self._calls
-
-    def append(self, exchange: Exchange) -> None:
-        """Write a call that has ended; it is with the operating system when this returns.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        line = msgspec.json.encode(exchange) + b"\n"
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            end = _end_of_last_line(file)
-            os.ftruncate(file, end)
-            os.lseek(file, end, os.SEEK_SET)
-            written = 0
-            while written < len(line):
-                written += os.write(file, line[written:])
-        finally:
-            os.close(file)
+def _append(path: str | os.PathLike[str], exchange: Exchange) -> None:
+    """Write a call that has ended to a file, which only its owner may read; it is with the operating system then."""
+    line = msgspec.json.encode(exchange) + b"\n"
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        end = _end_of_last_line(file)
+        os.ftruncate(file, end)
+        os.lseek(file, end, os.SEEK_SET)
+        written = 0
+        while written < len(line):
+            written += os.write(file, line[written:])
+    finally:
+        os.close(file)
 
 
 def _end_of_last_line(file: int) -> int:
@@ -158,20 +134,11 @@ def _check(exchange: Exchange) -> None:
 
 
 def json_of(value: ModelRequest | ModelResponse) -> JsonObject:
-    """Return a request or an answer as a cassette holds it: without defaults and what the prompt tells too.
-
-    Raises:
-        Unrecordable: JSON has no form for something in it.
-    """
+    """Return a request or an answer as a cassette holds it: without defaults and what the prompt tells too."""
     return _object(_members(value))
 
 
 def response_from(value: JsonObject) -> ModelResponse:
-    """Return the answer that a cassette holds.
-
-    Raises:
-        MsgspecError: it is none.
-    """
     fields: dict[str, object] = {}
     for field in msgspec.structs.fields(ModelResponse):
         if field.name == "content":
@@ -186,11 +153,6 @@ def json_of_delta(delta: Delta) -> JsonObject:
 
 
 def delta_from(value: JsonObject) -> Delta:
-    """Return the piece of an answer that a cassette holds.
-
-    Raises:
-        MsgspecError: it is none.
-    """
     fields = dict(value)
     kind = fields.pop("delta")
     return msgspec.convert(fields, _DELTAS[msgspec.convert(kind, str)])
@@ -240,23 +202,20 @@ class RecordingProvider(StreamingProvider):
         self._provider = as_provider(provider)
         self.redaction = redaction_of(provider, secrets=secrets)
         self.stream_objects = stream_objects_of(provider)
-        self._cassette = CassetteWriter(path)
+        self._path = path
+        self._calls = max((exchange.call for exchange in read_cassette(path)), default=0) if Path(path).exists() else 0
 
     def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
-        """Return the digest of what the other provider would be sent.
-
-        Raises:
-            ProviderError: nothing would be sent.
-        """
+        """Return the digest of what the other provider would be sent."""
         return sent_digest(self._provider, request, streamed=streamed)
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the other provider's answer.
+    def _begin(self) -> int:
+        """Return the number of a call that begins."""
+        self._calls += 1
+        return self._calls
 
-        Raises:
-            BaseException: what that provider raises.
-        """
-        call = self._cassette.begin()
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        call = self._begin()
         try:
             answer = await self._provider.complete(request)
         except BaseException as error:
@@ -266,15 +225,10 @@ class RecordingProvider(StreamingProvider):
         return answer
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield what the other provider streams.
-
-        Raises:
-            BaseException: what that provider raises.
-        """
         if not can_stream(self._provider):
             yield await self.complete(request)
             return
-        call = self._cassette.begin()
+        call = self._begin()
         deltas: list[Delta] = []
         written = False
         items = self._provider.stream(request)
@@ -316,23 +270,22 @@ class RecordingProvider(StreamingProvider):
                 answer=json_of(self.redaction.value(answer)) if answer is not None else None,
                 error=self._recorded_error(error),
             )
-            self._cassette.append(exchange)
+            _append(self._path, exchange)
         except (Unrecordable, OSError) as failure:
             log.error("model call %d is missing from its cassette: %s", call, failure)
 
     def _recorded_error(self, error: BaseException | None) -> RecordedError | None:
         if error is None or isinstance(error, asyncio.CancelledError | GeneratorExit):
             return None
-        if not isinstance(error, ProviderError):
-            text = clean_text(self.redaction.text(f"{type(error).__name__}: {error}"))
-            return RecordedError(kind="unknown", message=text)
+        given = error if isinstance(error, ProviderError) else ProviderError(f"{type(error).__name__}: {error}")
+        told = self.redaction.error(given)
         return RecordedError(
-            kind=error.kind,
-            message=clean_text(self.redaction.text(str(error))),
-            status=error.status,
-            retryable=error.retryable,
-            retry_after_s=error.retry_after_s,
-            field=clean_text(self.redaction.text(error.field)) if error.field is not None else None,
+            kind=told.kind,
+            message=clean_text(str(told)),
+            status=told.status,
+            retryable=told.retryable,
+            retry_after_s=told.retry_after_s,
+            field=clean_text(told.field) if told.field is not None else None,
         )
 
 
@@ -368,20 +321,10 @@ class RecordedProvider(StreamingProvider):
         return max(len(self._exchanges) - len(self.requests), 0)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the recorded answer.
-
-        Raises:
-            ProviderError: the recorded one, or the request is not the recorded one.
-        """
         require_outside("a provider")
         return await _ended(self._next(request))
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the recorded pieces and the recorded answer.
-
-        Raises:
-            ProviderError: the recorded one, or the request is not the recorded one.
-        """
         require_outside("a provider")
         exchange = self._next(request)
         for delta in exchange.deltas:
@@ -413,15 +356,8 @@ class RecordedProvider(StreamingProvider):
 async def _ended(exchange: Exchange) -> ModelResponse:
     if exchange.answer is not None:
         return response_from(exchange.answer)
-    error = exchange.error
-    if error is not None:
-        raise ProviderError(
-            error.message,
-            kind=error.kind,
-            status=error.status,
-            retryable=error.retryable,
-            retry_after_s=error.retry_after_s,
-            field=error.field,
-        )
+    if exchange.error is not None:
+        fields = msgspec.structs.asdict(exchange.error)
+        raise ProviderError(fields.pop("message"), **fields)
     while True:
         await asyncio.get_running_loop().create_future()

@@ -139,12 +139,6 @@ class ScriptedProvider(StreamingProvider):
         return cls(await recorded_answers(log, session))
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the next answer.
-
-        Raises:
-            ProviderError: the script is over.
-            BaseException: the item is one.
-        """
         require_outside("a provider")
         place = len(self.requests)
         self.requests.append(request)
@@ -156,12 +150,6 @@ class ScriptedProvider(StreamingProvider):
         return await scripted_answer(self._script[place], request)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the next answer in small pieces, and then whole.
-
-        Raises:
-            ProviderError: the script is over.
-            BaseException: the item is one, or a half answer that ends with it.
-        """
         require_outside("a provider")
         place = len(self.requests)
         item = self._script[place] if place < len(self._script) else None
@@ -190,11 +178,7 @@ async def _broken_off(half: HalfAnswer) -> NoReturn:
 
 
 async def scripted_answer(item: ScriptItem, request: ModelRequest) -> ModelResponse:
-    """Return the answer that a script item stands for.
-
-    Raises:
-        BaseException: the item is one, or a half answer that ends with it.
-    """
+    """Return the answer that a script item stands for, or raise what it says."""
     if isinstance(item, BaseException):
         raise item
     if isinstance(item, HalfAnswer):

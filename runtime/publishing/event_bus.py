@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Protocol, TypeAlias
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -39,6 +38,7 @@ from refold.events.session.events import (
 from refold.events.session.state import FinishedRun, SessionState, awaits_person, awaits_step, run_of_input
 from refold.publishing.answers import AnswerSoFar
 from refold.publishing.notifications import Progressed, RecordedSessionEvent, Streamed
+from refold.publishing.readers import Publication, Readers
 from refold.publishing.subscription import Subscription
 
 log = logging.getLogger("refold.session")
@@ -146,8 +146,10 @@ class EventBus:
         """The answers that are streamed now."""
         self._streamed = 0
         """How many answers have begun."""
-        self._subscriptions: dict[SessionId | None, WeakValueDictionary[int, Subscription]] = {}
-        """By identity; who subscribed first is told first."""
+        self._until: int | None = None
+        """The last position that actors of this process tell of; None = they tell of all, or there are none."""
+        self._readers: dict[SessionId | None, Readers] = {}
+        """None = of all sessions."""
         self._model_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
         self._person_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
 
@@ -216,18 +218,23 @@ class EventBus:
         return unsubscribe
 
     def recorded(self, session: SessionId, events: Sequence[RecordedSessionEvent]) -> None:
+        if self._until is not None:
+            events = [event for event in events if event.position <= self._until]
+            if not events:
+                return
         subscribers = [*self._subscribers.get(session, ()), *self._subscribers.get(None, ())]
-        subscriptions = self._subscriptions_to(session)
         cancelled: dict[RunId, int] = {}
+        if subscribers or session in self._readers or None in self._readers:
+            shown = [*map(_own_copy, events)]
+            self._pass_on(session, shown)
+            for event in shown if subscribers else ():
+                for subscriber in subscribers:
+                    self._call(subscriber, event)
         for event in events:
-            shown = _own_copy(event) if subscribers or subscriptions else event
-            for subscription in subscriptions:
-                subscription.put_event(session, shown)
-            for subscriber in subscribers:
-                self._call(subscriber, shown)
-            if (run := _cancelled_run(event)) is not None:
-                cancelled[run] = event.version
-            if isinstance(event.event, RunStarted | RunResumed):
+            if isinstance(event.event, CancelRequested | InputQueued):
+                if (run := _cancelled_run(event)) is not None:
+                    cancelled[run] = event.version
+            elif isinstance(event.event, RunStarted | RunResumed):
                 self._open[session] = event.version
             elif isinstance(event.event, ModelResponded | ModelInterrupted | ModelFailed):
                 self._answers.pop(session, None)
@@ -270,6 +277,8 @@ class EventBus:
     def streamed(
         self, session: SessionId, run: RunId, turn: int, delta: Delta, *, asked: int, begins: bool = False
     ) -> None:
+        if self._until is not None:
+            return
         for watcher in self._model_watchers.get(session, ()):
             watcher(True)
         answer = self._answers.get(session)
@@ -281,8 +290,7 @@ class EventBus:
         piece = answer.add(delta)
         if self.relay is not None:
             self.relay.streamed(piece, answer)
-        if self._subscriptions:
-            self._pass_on(session, piece)
+        self._pass_on(session, piece, answer)
 
     def mirrored(self, piece: Streamed, *, since: int, number: int, so_far: bool) -> None:
         """Take a piece of an answer that is streamed in the owner's process.
@@ -305,7 +313,8 @@ class EventBus:
             return  # Its beginning was not told here.
         if so_far and known > 0 and known >= len(text):
             return
-        self._pass_on(session, answer.add(delta_with_text(piece.delta, text[known:]) if known else piece.delta))
+        new = answer.add(delta_with_text(piece.delta, text[known:]) if known else piece.delta)
+        self._pass_on(session, new, answer)
 
     def answers(self) -> list[AnswerSoFar]:
         """Return the answers that are streamed now."""
@@ -320,19 +329,31 @@ class EventBus:
         self._answers.pop(session, None)
         self._open.pop(session, None)
 
+    def end_life(self, position: int) -> None:
+        """Be told by the actors of this process of nothing behind a position: another process has the log.
+
+        Answers that are streamed here are cut, and those that the other process streams are told later.
+        """
+        self._until, self.relay = position, None
+
     def begin_life(self) -> None:
-        """Begin to be told by the actors of this process, where another process was the owner."""
+        """Begin to be told by other actors: those of this process, or those of the process that owns the log."""
+        self._until = None
         self._answers.clear()
         self._open.clear()
 
+    def ending_sessions(self) -> list[SessionId]:
+        """Return the sessions of which a run has ended in the log, and those who wait for it were not told yet."""
+        return list(self._ending)
+
     def followed_sessions(self) -> list[SessionId]:
         """Return the sessions whose runs or events are waited for here, each by itself."""
-        every = (self._followers, self._subscribers, self._subscriptions)
+        every = (self._followers, self._subscribers, self._readers)
         return [*dict.fromkeys(name for each in every for name in each if name is not None)]
 
     def is_followed(self, session: SessionId) -> bool:
         """Tell whether anything here waits for what happens in a session."""
-        every = (self._subscribers, self._subscriptions)
+        every = (self._subscribers, self._readers)
         return session in self._followers or any(session in each or None in each for each in every)
 
     def answer_so_far(self, session: SessionId) -> AnswerSoFar | None:
@@ -350,28 +371,29 @@ class EventBus:
 
     def reported(self, item: Progressed) -> None:
         """Pass on to subscriptions what a tool reports."""
-        if self._subscriptions:
-            self._pass_on(item.session, item)
+        self._pass_on(item.session, item)
 
     def add(self, subscription: Subscription) -> None:
-        self._subscriptions.setdefault(subscription.session, WeakValueDictionary())[id(subscription)] = subscription
+        self._readers.setdefault(subscription.session, Readers()).add(subscription)
+
+    def tell(self, subscription: Subscription) -> None:
+        readers = self._readers.get(subscription.session)
+        if readers is not None:
+            readers.tell(subscription)
 
     def drop(self, subscription: Subscription) -> None:
-        others = self._subscriptions.get(subscription.session)
-        if others is not None:
-            others.pop(id(subscription), None)
-            if not others:
-                self._subscriptions.pop(subscription.session, None)
+        readers = self._readers.get(subscription.session)
+        if readers is not None:
+            readers.drop(subscription)
+            if not readers:
+                del self._readers[subscription.session]
 
-    def _subscriptions_to(self, session: SessionId) -> list[Subscription]:
-        if not self._subscriptions:
-            return []
-        found = (self._subscriptions.get(session), self._subscriptions.get(None))
-        return [*chain.from_iterable(each.values() for each in found if each is not None)]
-
-    def _pass_on(self, session: SessionId, item: Streamed | Progressed) -> None:
-        for subscription in self._subscriptions_to(session):
-            subscription.put_passing(item)
+    def _pass_on(self, session: SessionId, news: Publication, answer: AnswerSoFar | None = None) -> None:
+        if self._readers:
+            for followed in (session, None):
+                readers = self._readers.get(followed)
+                if readers is not None:
+                    readers.publish(session, news, answer)
 
     def session_failed(self, session: SessionId, reason: str) -> None:
         self._ending.pop(session, None)
@@ -382,13 +404,12 @@ class EventBus:
     def session_deleted(self, session: SessionId) -> None:
         """Tell those who wait for its runs, and end what follows it."""
         self.session_failed(session, "it was deleted")
-        for subscription in self._subscriptions_to(session):
-            if subscription.session == session:
-                subscription.end()
+        for reader in self._readers.get(session, ()):
+            reader.end()
 
     def end(self) -> None:
-        for subscription in [*chain.from_iterable(each.values() for each in self._subscriptions.values())]:
-            subscription.end()
+        for reader in [*chain.from_iterable(self._readers.values())]:
+            reader.end()
 
     def close(self) -> None:
         for session in list(self._followers):

@@ -19,6 +19,7 @@ from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import ModelFailed, ModelResponded, RunCancelled, RunCompleted, RunFailed
 from refold.publishing.answers import AnswerSoFar
 from refold.publishing.notifications import Missed, Progressed, Published, RecordedSessionEvent, Streamed
+from refold.publishing.readers import Publication
 from refold.stores.event_store import EventStore
 
 CAPACITY = 1000
@@ -46,9 +47,23 @@ class Publisher(Protocol):
 
     def drop(self, subscription: "Subscription") -> None: ...
 
+    def tell(self, subscription: "Subscription") -> None:
+        """Put into it what has happened, where that is still to come."""
+        ...
+
     def answer_so_far(self, session: SessionId) -> AnswerSoFar | None:
         """Return the answer that is streamed in a session now, if there is one."""
         ...
+
+
+class FollowableSession(msgspec.Struct, frozen=True):
+    """A session as its readers reach it."""
+
+    session: SessionId
+    publisher: Publisher
+    read: ReadEvents
+    admit: Admit | None = None
+    """None = its readers may have all."""
 
 
 class ReadingPlace(msgspec.Struct, frozen=True):
@@ -113,6 +128,8 @@ class Subscription:
         """The session that it follows; None = all."""
         self.wants: Callable[[Streamed | Progressed], bool] | None = None
         """What passes by and is of no interest is not counted as missed; None = everything is of interest."""
+        self.told = 0
+        """See `ToldReader`."""
         self._closed = True
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             raise ConfigError(f"the capacity of a subscription must be a number of items above 0, not {capacity!r:.80}")
@@ -140,7 +157,7 @@ class Subscription:
         self._busy = False
         if after_version is not None:
             self._check_start(after_version)
-            self.restart(after_version)
+            self._begin_after(after_version)
         self._closed = False
         publisher.add(self)
 
@@ -152,22 +169,28 @@ class Subscription:
 
     def restart(self, after_version: int) -> None:
         """Forget what waits, and go on after a version of the session, from the log as far as it goes."""
+        self._publisher.tell(self)
+        self._begin_after(after_version)
+        self._wake()
+
+    def _begin_after(self, after_version: int) -> None:
         assert self.session is not None
         self._items.clear()
         self._missed = 0
         self._held = self._publisher.answer_so_far(self.session)
         self._taken = after_version
         self._behind[self.session] = _Behind(after_version, after_version, open_ended=True)
-        self._wake()
 
     def go_back(self, version: int) -> None:
         """Yield everything after a version of the session, also from before the subscription."""
+        self._publisher.tell(self)
         if self._first is None or self._first > version + 1:
             self.restart(version)
 
     def expect(self, version: int) -> None:
         """Take note that the session's log goes as far as `version`, whether or not that was published."""
         assert self.session is not None
+        self._publisher.tell(self)
         behind = self._behind.get(self.session)
         if behind is not None:
             behind.upto = max(behind.upto, version)
@@ -175,10 +198,31 @@ class Subscription:
             self._behind[self.session] = _Behind(self._taken, version, open_ended=False)
         self._wake()
 
-    def put_event(self, session: SessionId, recorded: RecordedSessionEvent) -> None:
-        """Take an event that has just become durable."""
+    def put(self, session: SessionId, news: Publication, answer: AnswerSoFar | None) -> None:
+        """Take a batch that has become durable, or what passes by, if there is room.
+
+        Args:
+            answer: of which what passes by is a piece.
+        """
         if self._ended or self._closed:
             return
+        if isinstance(news, Streamed | Progressed):
+            self._put_passing(news, answer)
+        elif (
+            session not in self._behind
+            and not self._missed
+            and (self.session is None or self._taken is None or news[0].version == self._taken + 1)
+            and len(self._items) + self._reserved + len(news) <= self._capacity
+        ):
+            self._items.extend(news)
+            self._first = news[0].version if self._first is None else self._first
+            self._taken = news[-1].version
+        else:
+            for recorded in news:
+                self._put_event(session, recorded)
+        self._wake()
+
+    def _put_event(self, session: SessionId, recorded: RecordedSessionEvent) -> None:
         version, before = recorded.version, recorded.version - 1
         if self.session is not None and self._taken is not None:
             if version <= self._taken:
@@ -193,27 +237,24 @@ class Subscription:
             self._taken = version
         else:
             self._behind[session] = _Behind(before, version, open_ended=False)
-        self._wake()
 
-    def put_passing(self, item: Streamed | Progressed) -> None:
-        """Take what passes by, if there is room."""
-        if self._ended or self._closed or (self.wants is not None and not self.wants(item)):
+    def _put_passing(self, item: Streamed | Progressed, answer: AnswerSoFar | None) -> None:
+        if self.wants is not None and not self.wants(item):
             return
         if isinstance(item, Streamed) and item.asked < self._answered:
             return
         behind = self._behind.get(item.session)
         if isinstance(item, Streamed) and (self._owes_answer or (behind is not None and behind.open_ended)):
-            self._hold(self._publisher.answer_so_far(item.session))
-            self._wake()
+            self._hold(answer)
             return  # It is part of the answer so far, which comes behind what is read from the log.
         if item.session in self._behind or not self._has_room():
             self._missed += 1
         else:
             self._append(item)
-        self._wake()
 
     def end(self) -> None:
         """Take nothing more; what waits is still yielded, but no part of an answer that the reader is not at yet."""
+        self._publisher.tell(self)
         self._ended = True
         self._owes_answer = False
         self._hold(None)
@@ -256,7 +297,9 @@ class Subscription:
             ConfigError: another task waits for the next item already.
             CommandRejected: the session turned out to be another user's.
         """
-        item = await self.take(lambda: False)
+        if self._items and self._admit is None and not self._busy:
+            return self._items.popleft()
+        item = await self.take(_never)
         if item is None:
             raise StopAsyncIteration
         return item
@@ -268,6 +311,8 @@ class Subscription:
         self._busy = True
         try:
             while not self._closed:
+                if not self._items:
+                    self._publisher.tell(self)
                 if self._admit is not None and (self._items or self._missed):
                     first = self._items[0] if self._items else None
                     await self._admit(first)
@@ -309,6 +354,7 @@ class Subscription:
         known = behind.upto
         try:
             page = await self._read(session, behind.after, limit)
+            self._publisher.tell(self)  # Pieces of an answer come before the event that ends it, which may be read.
         except PersistenceError as error:
             if self._ended:
                 raise self._too_late(session, behind.after) from error
@@ -367,6 +413,10 @@ class Subscription:
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+
+def _never() -> bool:
+    return False
 
 
 async def read_recorded(

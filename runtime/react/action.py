@@ -24,8 +24,6 @@ FENCE = re.compile(r"```[\w+.-]{0,20}[ \t]*\r?\n?")
 
 
 class ParsedAction(NamedTuple):
-    """What was read of an action."""
-
     name: str
     arguments: JsonObject | str
     """A JSON object, or the text of them."""
@@ -41,7 +39,6 @@ class ParsedAction(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """Whether the tool's name is the final answer's label."""
         return folded(self.name) == folded(ANSWER)
 
 
@@ -59,11 +56,7 @@ class _Named(NamedTuple):
 
 
 def action_at(text: str, labels: Sequence[Label]) -> ParsedAction | None:
-    """Return the action that a label begins, or None where no name stands there.
-
-    Args:
-        labels: the action's label, and those that follow it.
-    """
+    """Return the action that the first of `labels` begins, before those that follow it; None = no name is there."""
     label, following = labels[0], labels[1:3]
     limit = following[0].start if following else len(text)
     start = _value_start(text, label.end, limit)
@@ -202,7 +195,6 @@ def folded(name: str) -> str:
 
 
 def _on_the_line(text: str, start: int, line_end: int, mark: str, *, has_input: bool) -> ParsedAction | _Named | None:
-    """Return what stands on the line of an action's name."""
     line = text[start:line_end].strip()
     line = line.removesuffix(mark).rstrip()[:NAME_CHARACTERS_MAX]
     found = _NAME.match(text, start, line_end)

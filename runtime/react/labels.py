@@ -61,11 +61,7 @@ def may_become_label(line: str) -> bool:
 
 
 def label_inside(text: str, start: int) -> Label | None:
-    """Return the one label behind the end of a sentence, for a model that writes a whole step on one line.
-
-    Args:
-        text: the answer, in which no action and no answer begins a line.
-    """
+    """Return the one label behind the end of a sentence, for a whole step on one line, which no label begins."""
     found = list(islice(_INSIDE.finditer(text, start), 2))
     if len(found) != 1:
         return None
@@ -75,11 +71,7 @@ def label_inside(text: str, start: int) -> Label | None:
 
 
 def answer_without_colon(text: str, start: int) -> Label | None:
-    """Return the one label of an answer on a line such as `FINAL_ANSWER 42`, unless the line reads like a sentence.
-
-    Args:
-        text: the answer, in which nothing else decides.
-    """
+    """Return the one label of a line such as `FINAL_ANSWER 42` that is no sentence, where nothing else decides."""
     found = list(islice(_WITHOUT_COLON.finditer(text, start), 2))
     if len(found) != 1:
         return None

@@ -7,8 +7,9 @@ request always gives the same text.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Sequence, Set
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
@@ -20,6 +21,7 @@ from refold.events.core.content import (
     ImageBlock,
     JsonObject,
     Message,
+    Role,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -47,9 +49,6 @@ STOP_SEQUENCE = "\nObservation:"
 
 STOP_SEQUENCES_MAX = 4
 """No more stop sequences are accepted by every provider."""
-
-Shown: TypeAlias = GivenContent
-"""What messages of a text request hold."""
 
 _INSTRUCTIONS = """\
 # How to answer
@@ -82,22 +81,14 @@ Write each label at the beginning of a line, exactly as it stands here."""
 def said_data(step: ReActStep) -> JsonObject:
     """Return the `provider_data` of the block that ends a step, which keeps the step in the model's own words.
 
-    A digest says which step that is: a call that is recorded otherwise, since its arguments were repaired or a person
-    has changed them, is not shown in words that no longer hold.
-
-    Args:
-        step: with the tool's name and the arguments that are meant.
+    A digest says which step that is, with the name and arguments that are meant: a call that is recorded otherwise,
+    since its arguments were repaired or a person has changed them, is not shown in words that no longer hold.
     """
     return {REACT: {"said": step.said, "digest": _digest(step)}}
 
 
 def text_request(request: ModelRequest, *, stop: bool = True) -> ModelRequest:
-    """Return `request` as one that any text model can answer with a step.
-
-    Args:
-        request: with tools and a history of tool calls.
-        stop: whether to add `STOP_SEQUENCE`, where there is room for it.
-    """
+    """Return `request` as one that any text model can answer with a step, with a `stop` where there is room for it."""
     stops = request.stop_sequences
     if stop and STOP_SEQUENCE not in stops and len(stops) < STOP_SEQUENCES_MAX:
         stops = (*stops, STOP_SEQUENCE)
@@ -125,67 +116,38 @@ def instructions(tools: Sequence[ToolSpec]) -> str:
 
 def text_messages(messages: Sequence[Message]) -> list[Message]:
     """Return a history as messages of text and images, the roles alternating."""
-    dialogue = _Dialogue()
-    place = 0
-    while place < len(messages):
-        message = messages[place]
-        place += 1
+    said = [one for one in _dialogue(messages) if not isinstance(one[1], TextBlock) or one[1].text.strip()]
+    return [Message(role, tuple(block for _, block in turn)) for role, turn in groupby(said, key=itemgetter(0))]
+
+
+def _dialogue(messages: Sequence[Message]) -> Iterator[tuple[Role, GivenContent]]:
+    shown: Set[ToolCallId] = frozenset()  # The calls of the message before, behind which this one's results stand.
+    for place, message in enumerate(messages):
         if message.role == "user":
-            _show_given(dialogue, message, {})
+            for block in message.content:
+                if not isinstance(block, ToolResultBlock):
+                    for part in _plain([block]):
+                        yield "user", part
+                elif block.tool_use_id not in shown:
+                    for part in _observation(block):
+                        yield "user", part
+            shown = frozenset()
             continue
         uses = tool_uses(message.content)
-        if not uses:
-            dialogue.add("assistant", *_answer(message.content))
-            continue
-        follows = place < len(messages) and messages[place].role == "user"
-        results = _results(messages[place]) if follows else {}
-        _show_calls(dialogue, message.content, uses, results)
-        if follows:
-            _show_given(dialogue, messages[place], {use.id: results[use.id] for use in uses if use.id in results})
-            place += 1
-    return dialogue.messages()
-
-
-class _Dialogue:
-    """Puts messages together; what one role says in a row becomes one message."""
-
-    def __init__(self) -> None:
-        self._turns: list[tuple[Literal["user", "assistant"], list[Shown]]] = []
-
-    def add(self, role: Literal["user", "assistant"], *content: Shown) -> None:
-        kept = [block for block in content if not isinstance(block, TextBlock) or block.text.strip()]
-        if not kept:
-            return
-        if self._turns and self._turns[-1][0] == role:
-            self._turns[-1][1].extend(kept)
+        shown = {use.id for use in uses}
+        if uses:
+            behind = next((after.content for after in messages[place + 1 : place + 2] if after.role == "user"), ())
+            yield from _calls(message.content, uses, behind)
         else:
-            self._turns.append((role, kept))
-
-    def messages(self) -> list[Message]:
-        return [Message(role, tuple(content)) for role, content in self._turns]
+            for part in _answer(message.content):
+                yield "assistant", part
 
 
-def _results(message: Message) -> dict[ToolCallId, ToolResultBlock]:
-    return {block.tool_use_id: block for block in message.content if isinstance(block, ToolResultBlock)}
-
-
-def _show_given(dialogue: _Dialogue, message: Message, shown: Mapping[ToolCallId, ToolResultBlock]) -> None:
-    """Show what a user message holds besides the results that are shown already."""
-    for block in message.content:
-        if isinstance(block, ToolResultBlock):
-            if block.tool_use_id not in shown:
-                dialogue.add("user", *_observation(block))
-        else:
-            dialogue.add("user", *_plain([block]))
-
-
-def _show_calls(
-    dialogue: _Dialogue,
-    content: Sequence[Block],
-    uses: Sequence[ToolUseBlock],
-    results: Mapping[ToolCallId, ToolResultBlock],
-) -> None:
-    """Show the calls of an answer one after another, each with its observation."""
+def _calls(
+    content: Sequence[Block], uses: Sequence[ToolUseBlock], behind: Sequence[Block]
+) -> Iterator[tuple[Role, GivenContent]]:
+    """Yield the calls of an answer one after another, each with its observation."""
+    results = {block.tool_use_id: block for block in behind if isinstance(block, ToolResultBlock)}
     thought = _thought(content) or text_of(tuple(content)).strip()
     for place, use in enumerate(uses):
         step = ReActStep(
@@ -193,15 +155,15 @@ def _show_calls(
             action=use.name,
             arguments=use.input if use.malformed_input is None else use.malformed_input,
         )
-        dialogue.add("assistant", TextBlock(text=_own_words(use.provider_data, step) or step_text(step)))
-        result = results.get(use.id)
-        if result is not None:
-            dialogue.add("user", *_observation(result))
+        yield "assistant", TextBlock(text=_own_words(use.provider_data, step) or step_text(step))
+        if use.id in results:
+            for part in _observation(results[use.id]):
+                yield "user", part
         else:
-            dialogue.add("user", TextBlock(text=f"Observation: {STILL_OPEN_TEXT}"))
+            yield "user", TextBlock(text=f"Observation: {STILL_OPEN_TEXT}")
 
 
-def _answer(content: Sequence[Block]) -> list[Shown]:
+def _answer(content: Sequence[Block]) -> list[GivenContent]:
     texts = [block for block in content if isinstance(block, TextBlock) and block.text.strip()]
     images = [block for block in content if isinstance(block, ImageBlock | DocumentBlock)]
     if not texts:
@@ -213,7 +175,7 @@ def _answer(content: Sequence[Block]) -> list[Shown]:
     return [TextBlock(text=own or step_text(step)), *images]
 
 
-def _observation(result: ToolResultBlock) -> list[Shown]:
+def _observation(result: ToolResultBlock) -> list[GivenContent]:
     """Return how a result is shown: its text behind the label, and then its images."""
     text = text_of(result.content)
     images = [block for block in result.content if isinstance(block, ImageBlock | DocumentBlock)]
@@ -223,7 +185,7 @@ def _observation(result: ToolResultBlock) -> list[Shown]:
     return [TextBlock(text=f"Observation: {failed}{text}"), *images]
 
 
-def _plain(content: Sequence[Block]) -> list[Shown]:
+def _plain(content: Sequence[Block]) -> list[GivenContent]:
     """Return the texts and images of `content`, without what providers want back with them."""
     return [
         TextBlock(text=block.text) if isinstance(block, TextBlock) else block

@@ -17,6 +17,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,47 +28,51 @@ import msgspec
 from refold.actors.cooperative import in_turns
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.kernel.supervision import Background
+from refold.bell.listener import Ears, listening
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
-from refold.events.core.ids import RunId, SessionId, checked_identifier, stream_name
+from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.core.pure_core import Plan, Recorded, evolve_all, noted, plan
 from refold.events.core.records import EncodedBatch
 from refold.events.model.payloads import recordable, without_secrets
 from refold.events.secrets.redaction import Redaction
-from refold.events.session.commands import AnswerQuestion, SessionCommand
+from refold.events.session.commands import SessionCommand
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import CancelRequested, SessionEvent, ToolCallStarted
 from refold.events.session.state import SessionState, run_of_input
-from refold.inspection.log_reading import Batches, opened, session_head, tombstone_of
+from refold.inspection.log_reading import Batches, session_head, tombstone_of
 from refold.keeping.deletion import OwnedLog, delete_from
 from refold.lineage.fork import ForkedLog, fork_session
 from refold.providers.http.secrets import redaction_of_environment
 from refold.remote.follow import POLL_S, Changes
-from refold.remote.listener import Alarm, Ears, listening
+from refold.remote.kept_log import kept_open
 from refold.remote.protocol import (
-    NEEDS_RUNTIME,
     Done,
     Inbox,
-    InboxCancel,
-    InboxCommand,
-    InboxDecide,
-    InboxDelete,
-    InboxDescribe,
     InboxEntry,
-    InboxFork,
     InboxOutcome,
-    InboxSend,
     Refused,
-    SessionRow,
+    checked_queue,
     decoded_outcome,
-    described_by,
     encoded_command,
     key_in_session,
     named_content,
     required_key,
     session_command,
 )
-from refold.sessions.access import question_of, require_answer, require_unredacted
+from refold.remote.rows import (
+    NEEDS_RUNTIME,
+    GivenRow,
+    InboxCancel,
+    InboxCommand,
+    InboxDecide,
+    InboxDelete,
+    InboxDescribed,
+    InboxFork,
+    InboxSend,
+    SessionRow,
+)
+from refold.sessions.access import NamedUser, require_recorded_fit, require_unredacted
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import log_owner
@@ -92,6 +97,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     """None = it is not performed yet, and stays in the inbox."""
     owner: LogInUse | None = None
     """Where it is not performed: the runtime that did not do so in time; None = no runtime owns the log."""
+    known: bool = False
+    """It had been given before, and its outcome stood in the inbox."""
     directly: bool = False
     """It was tried to perform it here, since no runtime owned the log."""
 
@@ -105,14 +112,13 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
         """Why an input still waits, in words."""
         if self.owner is None:
             return "no runtime owns the log; the input waits in the inbox for one"
-        by = f"process {self.owner.pid or '(unknown)'} on host {self.owner.host or '(unknown)'}"
-        return f"{by} owns the log and has not taken the input yet; it waits in the inbox"
+        return f"{self.owner.by} owns the log and has not taken the input yet; it waits in the inbox"
 
 
 async def give(
     log: str | os.PathLike[str],
     session: str,
-    command: InboxCommand,
+    command: GivenRow,
     *,
     key: str | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -140,8 +146,8 @@ async def give(
     """
     sqlite_file.require_no_text_log(log)
     clock = clock if clock is not None else SystemClock()
-    inbox = Inbox(sqlite_file.absolute(log), clock)
     path = sqlite_file.absolute(log)
+    inbox = Inbox(path, clock)
     key = key if key is not None else uuid.uuid4().hex
     until_s = clock.monotonic_s() + timeout_s
     async with listening(path, clock, partial(stir_watches, inbox.file.path)) as ears:
@@ -155,20 +161,16 @@ async def give(
         entry = await inbox.put(session, command, key)
         ears.ring()
         if entry.outcome is not None:
-            return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
+            return Given(session=entry.session, key=entry.key, outcome=entry.outcome, known=True)
         return await _performed(log, inbox, entry, until_s, clock, wait_for_runtime)
 
 
 async def _require_begun(
-    log: str | os.PathLike[str], inbox: Inbox, session: str, command: InboxCommand, may_begin: bool
+    log: str | os.PathLike[str], inbox: Inbox, session: str, command: GivenRow, may_begin: bool
 ) -> None:
-    """Return where the log can be read, and has the session, or a command may begin it or delete the rest of it.
-
-    Raises:
-        ConfigError: there is no such session.
-        PersistenceError: the log cannot be read.
-    """
-    async with opened(log) as store:
+    """Return where the log can be read, and has the session, or a command may begin it or delete the rest of it."""
+    async with kept_open(log) as kept:
+        store = kept.store
         deleted_again = isinstance(command, InboxDelete) and await tombstone_of(store, f"{SESSION_KIND}/{session}")
         if may_begin or deleted_again:
             return
@@ -181,15 +183,10 @@ async def _require_begun(
 
 
 async def _given_to_owner(
-    ears: Ears, session: str, command: InboxCommand, key: str, timeout_s: float, clock: Clock
+    ears: Ears, session: str, command: GivenRow, key: str, timeout_s: float, clock: Clock
 ) -> InboxOutcome | None:
-    """Return what came of a command that the owner was given directly; None = it goes into the inbox.
-
-    Raises:
-        CommandRejected: the key, or what the command says, cannot be.
-        ConfigError: the session's name cannot be one.
-    """
-    checked_identifier(session, "session id")
+    """Return what came of a command that the owner was given directly; None = it goes into the inbox."""
+    checked_queue(session, command.command if isinstance(command, InboxDescribed) else command)
     giving = asyncio.ensure_future(ears.give(session, required_key(key), encoded_command(command)))
     timer = clock.call_later(timeout_s, giving.cancel)
     try:
@@ -206,13 +203,12 @@ async def has_begun(store: EventStore, inbox: Inbox, session: str) -> bool:
     Raises:
         ConfigError: there is no such session.
     """
-    try:
+    with suppress(ConfigError):
         await session_head(store, session)
-    except ConfigError:
-        if not await inbox.file.waiting(clean_text(session)):
-            await session_head(store, session)  # Its input may have been taken meanwhile.
-            return True
+        return True
+    if await inbox.file.waiting(clean_text(session)):
         return False
+    await session_head(store, session)  # Its input may have been taken meanwhile.
     return True
 
 
@@ -274,7 +270,7 @@ def stir_watches(inbox: Path) -> None:
     """Have all who wait in this event loop for outcomes in an inbox look into it at once."""
     for (path, _), watch in _watches.get(asyncio.get_running_loop(), {}).items():
         if path == inbox:
-            watch.stir()
+            watch.changes.ring()
 
 
 async def outcome_within(inbox: Inbox, entry: InboxEntry, seconds: float, clock: Clock) -> InboxOutcome | None:
@@ -299,8 +295,7 @@ class OutcomeWatch:
         self._inbox = inbox
         self._clock = clock
         self.waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
-        self._changes = Changes(inbox.file.signature, clock, LOOK_ANYWAY_S)
-        self._alarm = Alarm(clock)
+        self.changes = Changes(inbox.file.signature, clock, LOOK_ANYWAY_S)
         self.looking = Background(f"watch of {inbox.file.path.name}", self._look)
 
     async def outcome(self, entry: InboxEntry, seconds: float) -> InboxOutcome | None:
@@ -312,7 +307,7 @@ class OutcomeWatch:
 
         timer = self._clock.call_later(seconds, give_up)
         self.waiting[future] = entry
-        self._changes.expect()  # What it waits for may have been noted before the last look.
+        self.changes.expect()  # What it waits for may have been noted before the last look.
         try:
             return await future
         finally:
@@ -322,18 +317,13 @@ class OutcomeWatch:
     async def _look(self) -> None:
         while True:
             try:
-                if self._changes.are_due():
+                if self.changes.are_due():
                     await self._tell()
             except PersistenceError as error:
                 for future in self.waiting:
                     if not future.done():
                         future.set_exception(error)
-            await self._alarm.wait(POLL_S)
-
-    def stir(self) -> None:
-        """Look at once: something was noted."""
-        self._changes.expect()
-        self._alarm.ring()
+            await self.changes.pause(POLL_S)
 
     async def _tell(self) -> None:
         waiting = dict(self.waiting)
@@ -376,26 +366,33 @@ class _Round:
         waiting = await self._inbox.waiting(self._session)
         for entry in waiting:
             if isinstance(entry.command, InboxDelete):  # It takes the others along, wherever it stands.
-                await self._inbox.finish(entry, await self._deleted(entry, entry.command))
+                await self._inbox.finish(entry, await self._of_whole_session(entry, entry.command))
                 return True
-        state = await self._durable_state()
+        state = await session_state(self._store, self._session)
         if state.version == 0:
             return False
         for entry in waiting:
             if self._ahead and isinstance(entry.command, InboxCancel):
-                state = await self._durable_state()
+                state = await session_state(self._store, self._session)
                 self._ahead = False
                 await self._perform_one(state, entry)
                 return True
             state = await self._perform_one(state, entry)
         return False
 
-    async def _deleted(self, entry: InboxEntry, command: InboxDelete) -> InboxOutcome:
-        log = OwnedLog(store=self._store, inbox=self._inbox.file, clock=self._clock)
+    async def _of_whole_session(self, entry: InboxEntry, command: InboxDelete | InboxFork) -> InboxOutcome:
+        store, clock = self._store, self._clock
         try:
-            return await delete_from(log, self._session, cancel=command.cancel, forks=command.forks, row=entry.name)
+            if isinstance(command, InboxDelete):
+                owned = OwnedLog(store=store, inbox=self._inbox.file, clock=clock)
+                cancel, forks = command.cancel, command.forks
+                return await delete_from(owned, self._session, cancel=cancel, forks=forks)
+            await NamedUser(self._session, entry.describes).require(store)
+            log = ForkedLog(store=store, append=store.append, redaction=self._redaction, now_us=clock.now_us())
+            made = await fork_session(log, self._session, command.wanted)
         except (CommandRejected, ConfigError) as error:
             return Refused(message=str(error))
+        return Done(version=made.version, new=bool(made.stored))
 
     async def _perform_one(self, state: SessionState, entry: InboxEntry) -> SessionState:
         """Perform a row on `state`, which is used up, and return the state after it."""
@@ -410,7 +407,7 @@ class _Round:
         version = state.version
         outcome: InboxOutcome
         if isinstance(entry.command, InboxFork):
-            await self._inbox.finish(entry, await self._forked(entry.command))
+            await self._inbox.finish(entry, await self._of_whole_session(entry, entry.command))
             return state
         try:
             if state.configuration is None and isinstance(entry.command, InboxSend):
@@ -419,13 +416,12 @@ class _Round:
             command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key), named)
             changed, kept = await in_turns(without_secrets(self._redaction, [command], payloads))
             command = changed[0]
-            now_us, described, first = self._clock.now_us(), described_by(entry.command), list[EncodedBatch]()
-            if described is not None and not isinstance(entry.command, InboxDescribe):
+            now_us, described, first = self._clock.now_us(), entry.describes, list[EncodedBatch]()
+            if described is not None:
                 require_unredacted(described, self._redaction)
                 said, batch = decided(state, self._session, described, now_us, self._redaction)
                 first = [] if isinstance(said, Recorded) else [batch]
-            if isinstance(command, AnswerQuestion):
-                require_answer(question_of(state, command), command)
+            await require_recorded_fit(self._store, state, command)
             planned, batch = decided(state, self._session, command, now_us, self._redaction)
             if isinstance(planned, Recorded) and first and self._ahead:
                 return state
@@ -444,27 +440,14 @@ class _Round:
         except (CommandRejected, ConfigError) as error:
             outcome = Refused(message=str(error))
             if state.version != version:  # It was decided, and cannot be encoded.
-                state = await self._durable_state()
+                state = await session_state(self._store, self._session)
         await self._inbox.finish(entry, outcome)
         return state
-
-    async def _forked(self, command: InboxFork) -> InboxOutcome:
-        log = ForkedLog(
-            store=self._store, append=self._store.append, redaction=self._redaction, now_us=self._clock.now_us()
-        )
-        try:
-            made = await fork_session(log, self._session, command.wanted)
-        except (CommandRejected, ConfigError) as error:
-            return Refused(message=str(error))
-        return Done(version=made.version, new=bool(made.stored))
-
-    async def _durable_state(self) -> SessionState:
-        return await session_state(self._store, self._session)
 
 
 def _needs_runtime(command: InboxCommand, events: Sequence[SessionEvent]) -> bool:
     """Tell whether a runtime must perform a command: it begins a tool's body, or a tool must read its arguments."""
-    unread = isinstance(command, InboxDecide) and command.arguments is not None
+    unread = isinstance(command, InboxDecide) and command.input is not None
     return unread or any(isinstance(event, ToolCallStarted) for event in events)
 
 
@@ -502,16 +485,7 @@ async def session_state(store: EventStore, session: SessionId) -> SessionState:
 async def done(
     store: EventStore, session: SessionId, command: SessionRow, version: int, new: bool, run: RunId | None = None
 ) -> Done:
-    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0.
-
-    Args:
-        store: the log.
-        session: whose it is.
-        command: what the row says.
-        version: of the event.
-        new: whether it was recorded just now.
-        run: that it is about, where that is known.
-    """
+    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0."""
     if run is None and version and isinstance(command, InboxSend):
         run = run_of_input(version)
     elif version and isinstance(command, InboxCancel):

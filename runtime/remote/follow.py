@@ -6,27 +6,27 @@ waits for a person, or no runtime owns the log.
 
 import math
 import os
-from collections.abc import AsyncGenerator, Callable
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
 from refold.actors.kernel.clock import Clock
-from refold.events.core.errors import CommandRejected
+from refold.bell.listener import Alarm, listening
+from refold.events.core.errors import StreamDeleted
 from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
-from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import FinishedRun, SessionState, calls_awaiting_answer, calls_awaiting_approval
-from refold.inspection.log_reading import EVENTS_PER_PAGE, opened, tombstone_of
+from refold.inspection.log_reading import EVENTS_PER_PAGE
 from refold.inspection.session_view import status_of
-from refold.publishing.notifications import RecordedSessionEvent
-from refold.publishing.subscription import read_recorded
-from refold.remote.listener import Alarm, listening
+from refold.publishing.event_bus import EndedRun
+from refold.remote.kept_log import ReadLog, kept_open
 from refold.sessions.access import NamedUser
 from refold.sessions.outcome import RunResult, result_of
+from refold.sessions.run_handle import input_of
 from refold.sessions.sent_input import RunEvents
-from refold.stores.event_store import EventStore
+from refold.stores.folding import Fold
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.ownership import log_owner
 
@@ -57,9 +57,19 @@ class Changes:
         self._seen: object = None
         self._again = True
         self._looked_at_s = clock.monotonic_s()
+        self._alarm = Alarm(clock)
 
     def expect(self) -> None:
         self._again = True
+
+    def ring(self) -> None:
+        """Have a look due, at once: what looks pauses no longer."""
+        self._again = True
+        self._alarm.ring()
+
+    async def pause(self, seconds: float) -> None:
+        """Return after so long, or once it is rung."""
+        await self._alarm.wait(seconds)
 
     def are_due(self) -> bool:
         signature = self._signature()
@@ -92,53 +102,47 @@ async def follow_run(
     owned: bool = False,
     through_stops: bool = False,
     named: NamedUser | None = None,
-) -> RunResult | Stuck:
+    output_type: type[object] | None = None,
+) -> RunResult[Any] | Stuck:
     """Return how a run ended, once it has, or why that cannot be awaited.
 
     Args:
-        log: the path of the log.
-        session: whose run it is.
         run: an input of it is in the log.
-        clock: what times the looks at the log.
         wait_s: for how long to wait at most.
         ownerless_s: for how long to wait for a runtime to own the log, where none does.
         owned: whether a runtime owned the log just before, as far as the caller knows.
         through_stops: wait on while the run waits for a person, and while no runtime owns the log.
-        named: the user who asks; None = trusted code.
-
-    Raises:
-        CommandRejected: the session is another user's.
-        PersistenceError: the log cannot be read.
+        named: the user who asks, who gets CommandRejected where the session is another's; None = trusted code.
     """
     until_s = clock.monotonic_s() + wait_s
     was_owned = owned or log_owner(log) is not None
     ownerless_since_s: float | None = None
     quiet_looks = 0
-    state, events = SESSION_CORE.initial(), RunEvents(run)
+    version, events = input_of(run) - 1, RunEvents(run)
     stream = stream_name(SESSION_KIND, session)
     changes = Changes(lambda: signatures(log), clock, LOOK_ANYWAY_S)
-    news = Alarm(clock)
-    async with opened(log) as store, listening(absolute(log), clock, news.ring):
+    async with kept_open(log) as kept, listening(absolute(log), clock, changes.ring):
+        store = kept.store
         while True:
             page: list[StoredEvent] = []
             if changes.are_due():
-                page = await store.read_stream(stream, after_version=state.version, limit=EVENTS_PER_PAGE)
+                page = await store.read_stream(stream, after_version=version, limit=EVENTS_PER_PAGE)
                 if not page and await store.head(stream) is None:
                     return Stuck(why=f"session {session!r} was deleted")
                 if page and named is not None:
                     await named.require(store)
             for event in SESSION_CODEC.decode_all(page):
-                state = evolve_all(SESSION_CORE, [event], state)
-                events.include(state.version, event)
+                version += 1
+                events.include(version, event)
                 if events.ended is not None:
-                    return await result_of(events.ended.finished or _ended_run(state), store)
+                    return await result_of(await finished_run(kept, session, events.ended), store, output_type)
             if page:
                 quiet_looks, ownerless_since_s = 0, None
                 changes.expect()
+                state = await kept.state(session)
+                if not through_stops and state.version == version and (stuck := _stuck(state)) is not None:
+                    return stuck
                 continue
-            stuck = _stuck(state) if not through_stops else None
-            if stuck is not None:
-                return stuck
             now_s = clock.monotonic_s()
             quiet_looks += 1
             if quiet_looks % OWNER_EVERY == 0:
@@ -151,32 +155,20 @@ async def follow_run(
                         return Stuck(why=f"no runtime owns the log{any_more}; {run} goes on when one does")
             if now_s >= until_s:
                 return Stuck(why=f"{run} has not ended yet")
-            if await news.wait(POLL_S):
-                changes.expect()
+            await changes.pause(POLL_S)
 
 
-async def follow_session(
-    store: EventStore, named: NamedUser, version: int, clock: Clock
-) -> AsyncGenerator[RecordedSessionEvent, None]:
-    """Yield the events of a session behind a version, and then as they become durable.
-
-    Raises:
-        CommandRejected: it was deleted, or is another user's than the one who is named.
-        PersistenceError: the log cannot be read.
-    """
-    stream, news = stream_name(SESSION_KIND, named.session), Alarm(clock)
-    async with listening(absolute(store.name), clock, news.ring):
-        while True:
-            page = await read_recorded(store, stream, after_version=version, limit=EVENTS_PER_PAGE)
-            if page:
-                await named.require(store)
-            for recorded in page:
-                yield recorded
-                version = recorded.version
-            if not page:
-                if await tombstone_of(store, stream) is not None:
-                    raise CommandRejected(f"session {named.session!r} was deleted")
-                await news.wait(POLL_S)
+async def finished_run(kept: ReadLog, session: SessionId, ended: EndedRun) -> FinishedRun:
+    """Return how a run ended, from the log where it is not at hand; raise StreamDeleted where that is deleted."""
+    found = ended.finished or (await kept.state(session)).last_run
+    if found is None or found.version != ended.version:  # Another one has ended since.
+        fold = Fold(stream_name(SESSION_KIND, session), SESSION_CORE, SESSION_CODEC)
+        await fold.read(kept.store, version=ended.version, sealed=False)
+        if not fold.version:
+            raise StreamDeleted(fold.stream)
+        found = fold.state.last_run
+    assert found is not None
+    return found
 
 
 def signatures(log: str | os.PathLike[str]) -> list[tuple[int, int, int] | None]:
@@ -190,11 +182,6 @@ def _signature(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _ended_run(state: SessionState) -> FinishedRun:
-    assert state.last_run is not None
-    return state.last_run
 
 
 def _stuck(state: SessionState) -> Stuck | None:

@@ -11,13 +11,12 @@ again and again; and the owner's lock alone says who owns the log, so that no si
 
 import asyncio
 import logging
+import math
 import os
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import SessionEnvelope
@@ -25,46 +24,41 @@ from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
 from refold.actors.kernel.system import ActorSystem
-from refold.events.core.codec import tag_of
+from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.errors import (
     CommandRejected,
     LogFormatError,
     LogInUse,
     PersistenceError,
-    StreamDeleted,
 )
 from refold.events.core.ids import SessionId, StreamName, kind_and_identifier, stream_name
-from refold.events.core.records import StoredEvent
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session.events import SessionEvent
+from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import SessionState
-from refold.inspection.log_reading import tombstone_of
-from refold.keeping.deletion import Deletion
+from refold.inspection.log_reading import session_head
+from refold.keeping.deletion import Deletion, UserDeletion
+from refold.keeping.retention import Retention
+from refold.lineage.fork import WantedFork
 from refold.options import Settings, log_path
 from refold.publishing.event_bus import EventBus
-from refold.publishing.notifications import Progressed, Streamed
-from refold.publishing.subscription import ANSWER_OVER, read_recorded
+from refold.remote import rows
 from refold.remote.client import outcome_within, stir_watches
-from refold.remote.follow import LOOK_ANYWAY_S, POLL_S, Changes, signatures
-from refold.remote.frames import Durable, Hello, News, Noted, Piece, Report
-from refold.remote.listener import Alarm, Listener
+from refold.remote.follow import POLL_S
+from refold.remote.hosted import queue_of, read_hosted, row_of_hosted, state_of
+from refold.remote.kept_log import ReadLog
+from refold.remote.mirror import Mirror
 from refold.remote.protocol import (
     Done,
     Inbox,
-    InboxClear,
-    InboxCommand,
-    InboxDelete,
-    InboxDescribe,
-    InboxImport,
     InboxOutcome,
-    InboxSend,
     Refused,
+    Retained,
+    UserDeleted,
     decoded_outcome,
+    described_row,
     encoded_command,
     row_of,
+    row_of_fork,
 )
-from refold.sessions.access import NamedUser
-from refold.stores.folding import Fold
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.store import SQLiteStore
@@ -73,24 +67,13 @@ log = logging.getLogger("refold.runtime")
 
 T = TypeVar("T")
 
-FOLDS_MAX: Final = 256
-"""Sessions whose folded state is kept, those that were looked at last."""
 
-PAGE: Final = 1_000
-"""Events that are read at once."""
+class Visiting(Protocol):
+    """What a runtime has while it is a guest."""
 
-OVERS_MAX: Final = 10_000
-"""Sessions of which it is known when their last answer was over."""
-
-OVER_TAGS: Final = frozenset(str(kind.__struct_config__.tag) for kind in ANSWER_OVER)
-
-
-class _Folded:
-    """A session's state, as far as it was read."""
-
-    def __init__(self, stream: StreamName) -> None:
-        self.fold: Fold[SessionState, SessionEvent] = Fold(stream, SESSION_CORE, SESSION_CODEC)
-        self.lock = asyncio.Lock()
+    async def end(self) -> None:
+        """Do nothing more."""
+        ...
 
 
 class Guest:
@@ -98,9 +81,7 @@ class Guest:
 
     Args:
         store: the log, opened for reading; `taken_over` gives another one.
-        settings: of the runtime.
         system: where its background work lives; it has no sessions.
-        bus: is told what happens.
         position: what is behind it in the log is told.
     """
 
@@ -108,47 +89,77 @@ class Guest:
         self, store: SQLiteStore, settings: Settings, system: ActorSystem, bus: EventBus, *, position: int
     ) -> None:
         self.log: Path = absolute(_path(settings))
-        self.store = store
         self._settings = settings
         self._system = system
         self._clock = system.clock
-        self._bus = bus
-        self._position: int = position
         self._inbox = Inbox(self.log, self._clock, allow_shared_folder=settings.allow_shared_folder)
-        self._folds: OrderedDict[StreamName, _Folded] = OrderedDict()
-        self._over: OrderedDict[SessionId, int] = OrderedDict()
-        """By session: version of the last event behind which nothing comes of an answer asked for before."""
-        self._owner = ""
-        self._reading = asyncio.Lock()
-        self._changes = Changes(lambda: signatures(self.log), self._clock, LOOK_ANYWAY_S)
-        self._alarm = Alarm(self._clock)
-        self._gone = Alarm(self._clock)
-        self._listener = Listener(self.log, self._clock, self._hear, self._lost, attends=True)
+        self._bus = bus
+        self._reading = ReadLog(store)
+        self._mirror = self._mirror_from(position)
+        self.objects: Visiting | None = None
+        """The memories of the runtime's agents."""
         self._insisting: set[Background] = set()
-        self._complaint = ""
         self._former: SQLiteStore | None = None
         """As which the log was open before it was taken over; readers that have begun go on in it."""
         self._closed: asyncio.Future[None] = system.loop.create_future()
-        self._work = [
-            system.background("bell", self._listener.listen),
-            system.background("look at the shared log", self._look),
-        ]
+
+    def _mirror_from(self, position: int) -> Mirror:
+        return Mirror(
+            self.log,
+            self._reading,
+            self._clock,
+            self._bus,
+            self._system.background,
+            noted=lambda: stir_watches(self._inbox.file.path),
+            position=position,
+        )
+
+    @property
+    def position(self) -> int:
+        """Up to where it has told what the log has."""
+        return self._mirror.position
+
+    @property
+    def store(self) -> SQLiteStore:
+        store = self._reading.store
+        assert isinstance(store, SQLiteStore)
+        return store
 
     @classmethod
-    async def open(cls, settings: Settings, system: ActorSystem, bus: EventBus) -> "Guest":
-        """Return a guest of a log that another runtime owns.
-
-        Raises:
-            PersistenceError: the log cannot be read, or is not there yet.
-        """
+    async def open(cls, settings: Settings, system: ActorSystem, bus: EventBus, position: int | None = None) -> "Guest":
+        """Return a guest of a log that another runtime owns; `position` as for the class, None = the log's end."""
         store = await SQLiteStore.open(_path(settings), read_only=True)
         try:
-            return cls(store, settings, system, bus, position=await store.end_position())
+            end = await store.end_position()
+            return cls(store, settings, system, bus, position=end if position is None else position)
         except BaseException:
             await store.close()
             raise
 
     # The end, and the change of the owner
+
+    async def open_again(self, system: ActorSystem, position: int) -> "Guest":
+        """Be a guest again, once another runtime has the log that was taken over; see `open`."""
+        store = await SQLiteStore.open(_path(self._settings), read_only=True)
+        former, self._former = self._former, None
+        if former is not None:
+            await former.close()
+        self._system, self._reading.store = system, store
+        self._mirror = self._mirror_from(position)
+        return self
+
+    async def settle(self) -> None:
+        """Tell those who wait for runs that had ended here how they ended: their actors are gone."""
+        for session in self._bus.ending_sessions():
+            try:
+                state = await self._reading.state(session)
+            except LogFormatError as error:
+                self._bus.session_failed(session, str(error))
+                continue
+            if state.version:
+                self._bus.settled(session, state)
+            else:  # By the process that has the log now.
+                self._bus.session_deleted(session)
 
     async def owned(self) -> SQLiteStore:
         """Return the log, opened for writing, as soon as no other runtime owns it."""
@@ -159,56 +170,43 @@ class Guest:
             except LogInUse as error:
                 log.debug("another process was quicker: %s", error)
             except PersistenceError as error:
-                self._complain(error)
-            await self._gone.wait(POLL_S)
+                self._mirror.complain(error)
+            await self._mirror.gone.wait(POLL_S)
 
     async def taken_over(self, store: SQLiteStore) -> None:
-        """Tell what is left of the former owner's time, and hear nothing more; `store` is this runtime's own now.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-        """
-        await self._stop_listening()
-        self._former, self.store = self.store, store
-        await self._catch_up(None)
+        """Tell what is left of the former owner's time, and hear nothing more; `store` is this runtime's own now."""
+        await self._end_objects()
+        await self._mirror.stop()
+        self._former, self._reading.store = self.store, store
+        await self._mirror.catch_up(None)
 
     async def close(self) -> None:
         """End, with all that it has begun; the log that is in use stays open."""
         if not self._closed.done():
             self._closed.set_result(None)
-        await self._stop_listening()
+        await self._end_objects()
+        await self._mirror.stop()
         for insisting in list(self._insisting):
             await insisting.stop()
         if self._former is not None:
             await self._former.close()
 
-    async def _stop_listening(self) -> None:
-        work, self._work = self._work, []
-        for part in work:
-            await part.stop()
+    async def _end_objects(self) -> None:
+        objects, self.objects = self.objects, None
+        if objects is not None:
+            await objects.end()
 
     # What sessions ask for
 
     async def read(self, stream: StreamName, question: Callable[[SessionState], T], *, vital: bool) -> T:
         """Return what a session's state answers that the log has now."""
-        return question((await self._folded(stream)).state)
+        return question(await self._reading.folded.session(self.store, stream))
 
     async def ask(self, stream: StreamName, envelope: SessionEnvelope, *, timeout_s: float | None) -> Performed:
-        """Return when the owner has performed a command.
-
-        Raises:
-            CommandRejected: it was refused.
-            AskTimeout: no owner has performed it in time; it stays in the inbox.
-            PersistenceError: the inbox cannot be used.
-        """
+        """Return when the owner has performed a command; after AskTimeout it stays in the inbox."""
         session = SessionId(kind_and_identifier(stream)[1])
         command = envelope.command
-        row, described = row_of(command, envelope.payloads, envelope.describes), envelope.describes
-        if described not in (None, command) and isinstance(row, InboxImport | InboxClear | InboxDescribe):
-            whose = InboxDescribe(user=described.user, metadata=dict(described.metadata))
-            await self._performed(session, whose, None, timeout_s)
-        elif not isinstance(row, InboxSend | InboxDescribe):
-            await NamedUser(session, described).require(self.store)
+        row = described_row(row_of(command, envelope.payloads, envelope.describes), envelope.describes)
         done, new = await self._performed(session, row, getattr(command, "key", None), timeout_s)
         assert isinstance(done, Done)
         if done.run is not None:
@@ -218,17 +216,18 @@ class Guest:
     def tell(self, stream: StreamName, envelope: Envelope) -> None:
         """Have the owner perform a command, and try again until it is in the inbox; from any thread."""
         session = SessionId(kind_and_identifier(stream)[1])
-        row = row_of(envelope.command, envelope.payloads, None)
+        self._insist(stream, session, row_of(envelope.command, envelope.payloads, None), uuid.uuid4().hex)
 
+    def _insist(self, stream: StreamName, session: SessionId, row: rows.InboxCommand, key: str) -> None:
         async def insist() -> None:
             while True:
                 try:
-                    await self._inbox.put(session, row, uuid.uuid4().hex)
+                    await self._inbox.put(session, row, key)
                 except PersistenceError as error:
-                    self._complain(error)
+                    self._mirror.complain(error)
                     await self._clock.sleep(RECORD_RETRY_S)
                 else:
-                    self._listener.ring()
+                    self._mirror.listener.ring()
                     return
 
         def begin() -> None:
@@ -237,19 +236,56 @@ class Guest:
 
         self._system.loop.call_soon_threadsafe(begin)
 
-    async def delete(self, session: str, *, cancel: bool, forks: bool) -> Deletion:
-        """Have the owner delete a session.
+    async def ask_hosted(
+        self, core: CheckedCore[Any, Any, Any], address: StreamName, command: object, timeout_s: float | None
+    ) -> Performed:
+        """As `Hosted.ask`."""
+        key, row = row_of_hosted(core, address, command)
+        done, new = await self._performed(queue_of(address), row, key, timeout_s)
+        assert isinstance(done, Done)
+        return Performed(done.version, done.new and new)
 
-        Raises:
-            CommandRejected: it was refused.
-            AskTimeout: no owner has done so in time; it is done later.
-        """
-        deletion, _ = await self._performed(SessionId(session), InboxDelete(cancel=cancel, forks=forks), None, None)
+    def tell_hosted(self, core: CheckedCore[Any, Any, Any], address: StreamName, command: object) -> None:
+        """As `Hosted.tell`; tries again until the command is in the inbox."""
+        key, row = row_of_hosted(core, address, command)
+        self._insist(address, queue_of(address), row, key)
+
+    async def read_hosted(self, core: CheckedCore[S, Any, Any], address: StreamName, question: Callable[[S], T]) -> T:
+        """As `Hosted.read`."""
+        return await read_hosted(self._reading, core, address, question)
+
+    async def state_of(self, core: CheckedCore[S, Any, Any], address: StreamName) -> S:
+        """Return an actor's state as the log has it now, to look at only; raises PersistenceError."""
+        return await state_of(self._reading, core, address)
+
+    async def delete(self, session: str, *, cancel: bool, forks: bool) -> Deletion:
+        """Have the owner delete a session; after AskTimeout it is done later."""
+        name, row = SessionId(session), rows.InboxDelete(cancel=cancel, forks=forks)
+        deletion, _ = await self._performed(name, row, None, None)
         assert isinstance(deletion, Deletion)
         return deletion
 
+    async def delete_user(self, user: str, *, cancel: bool) -> UserDeletion:
+        outcome, _ = await self._performed(
+            rows.WHOLE_LOG, rows.InboxDeleteUser(user=user, cancel=cancel), None, math.inf
+        )
+        assert isinstance(outcome, UserDeleted)
+        return outcome.deletion
+
+    async def retain(self, wanted: rows.InboxRetain) -> Retention:
+        outcome, _ = await self._performed(rows.WHOLE_LOG, wanted, None, math.inf)
+        assert isinstance(outcome, Retained)
+        return outcome.retention
+
+    async def fork(self, origin: SessionId, wanted: WantedFork) -> SessionId:
+        """Have the owner make a fork, and return its id; after AskTimeout it is made later."""
+        version = wanted.at if wanted.at is not None else (await session_head(self.store, origin)).version
+        row = row_of_fork(origin, version, wanted)
+        await self._performed(origin, row, None, None)
+        return SessionId(row.name)
+
     async def _performed(
-        self, session: SessionId, row: InboxCommand, key: str | None, timeout_s: float | None
+        self, session: SessionId, row: rows.GivenRow, key: str | None, timeout_s: float | None
     ) -> tuple[InboxOutcome, bool]:
         """Return what came of a row, and whether it is new; raise ActorStopped where this runtime closes meanwhile."""
         asking = asyncio.ensure_future(self._asked(session, row, key, timeout_s))
@@ -264,160 +300,29 @@ class Guest:
             asking.cancel()
 
     async def _asked(
-        self, session: SessionId, row: InboxCommand, key: str | None, timeout_s: float | None
+        self, session: SessionId, row: rows.GivenRow, key: str | None, timeout_s: float | None
     ) -> tuple[InboxOutcome, bool]:
         key = key if key is not None else uuid.uuid4().hex
         limit_s = self._settings.ask_timeout_s if timeout_s is None else timeout_s
         until_s = self._clock.monotonic_s() + limit_s
-        given = decoded_outcome(await self._listener.give(session, key, encoded_command(row), timeout_s=limit_s))
-        if isinstance(given, Refused):
-            raise CommandRejected(given.message)
-        if given is not None:
-            return given, True
-        entry = await self._inbox.put(session, row, key)
-        outcome = entry.outcome
+        listener, new = self._mirror.listener, True
+        outcome = decoded_outcome(await listener.give(session, key, encoded_command(row), timeout_s=limit_s))
         if outcome is None:
-            self._listener.ring()
+            entry = await self._inbox.put(session, row, key)
+            outcome, new = entry.outcome, entry.new
+            if outcome is None:
+                listener.ring()
             while outcome is None and (left_s := until_s - self._clock.monotonic_s()) > 0:
                 outcome = await outcome_within(self._inbox, entry, min(left_s, 3600.0), self._clock)
         if outcome is None:
             raise AskTimeout(f"the owner of {self.log.name}", limit_s)
         if isinstance(outcome, Refused):
             raise CommandRejected(outcome.message)
-        return outcome, entry.new
-
-    async def _folded(self, stream: StreamName) -> Fold[SessionState, SessionEvent]:
-        """Return a session's state as the log has it now.
-
-        Raises:
-            StreamDeleted: the session was deleted.
-        """
-        kept = self._folds.get(stream)
-        if kept is None:
-            kept = self._folds[stream] = _Folded(stream)
-        self._folds.move_to_end(stream)
-        while len(self._folds) > FOLDS_MAX:
-            self._folds.popitem(last=False)
-        async with kept.lock:
-            fold = kept.fold
-            try:
-                if not fold.version:
-                    await fold.read(self.store)
-                while fold.version:
-                    # With the last one that is known, so that a deleted stream is noticed.
-                    page = await self.store.read_stream(stream, after_version=fold.version - 1, limit=PAGE)
-                    if not page:
-                        raise StreamDeleted(stream)
-                    await fold.advance(page[1:])
-                    if len(page) < PAGE:
-                        break
-            except BaseException:  # It may have been left half-way.
-                if self._folds.get(stream) is kept:
-                    del self._folds[stream]
-                raise
-        return fold
-
-    # What is told
-
-    async def _hear(self, frame: News) -> None:
-        match frame:
-            case Hello(owner=owner, position=position):
-                if owner != self._owner:
-                    self._bus.forget_answers()
-                self._owner = owner
-                await self._catch_up(position)
-                stir_watches(self._inbox.file.path)
-            case Durable(position=position):
-                await self._catch_up(position)
-            case Noted():
-                stir_watches(self._inbox.file.path)
-            case Piece():
-                if frame.asked > self._over.get(frame.session, 0):
-                    piece = Streamed(
-                        session=frame.session,
-                        run=frame.run,
-                        turn=frame.turn,
-                        asked=frame.asked,
-                        offset=frame.offset,
-                        delta=frame.delta,
-                    )
-                    self._bus.mirrored(piece, since=frame.since, number=frame.number, so_far=frame.so_far)
-            case Report():
-                self._bus.reported(Progressed(session=frame.session, call=frame.call, report=frame.report))
-
-    def _lost(self) -> None:
-        self._gone.ring()
-        self._alarm.ring()
-        stir_watches(self._inbox.file.path)
-
-    async def _look(self) -> None:
-        """Look at the log where nothing is heard, and now and then where something is."""
-        while True:
-            await self._alarm.wait(LOOK_ANYWAY_S if self._listener.hears else POLL_S)
-            if not self._changes.are_due():
-                continue
-            try:
-                await self._catch_up(None)
-                for session in self._bus.followed_sessions():
-                    if await tombstone_of(self.store, stream_name(SESSION_KIND, session)) is not None:
-                        self._bus.session_deleted(session)
-            except PersistenceError as error:
-                self._complain(error)
-
-    def _complain(self, error: PersistenceError) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            log.warning("the shared log %s: %s", self.log, error)
-
-    async def _catch_up(self, position: int | None) -> None:
-        """Tell what the log has up to a position, or up to its end, that was not told yet."""
-        async with self._reading:
-            while position is None or self._position < position:
-                page = await self.store.read_all(after_position=self._position, limit=PAGE)
-                wanted = page if position is None else [event for event in page if event.position <= position]
-                for (stream, _), batch in groupby(wanted, key=lambda event: (event.stream, event.batch)):
-                    events = list(batch)
-                    await self._publish(stream, events)
-                    self._position = events[-1].position
-                if len(wanted) < PAGE:
-                    return
-
-    async def _publish(self, stream: StreamName, events: list[StoredEvent]) -> None:
-        kind, identifier = kind_and_identifier(stream)
-        if kind != SESSION_KIND:
-            return
-        session = SessionId(identifier)
-        over = [event.version for event in events if tag_of(event.data) in OVER_TAGS]
-        if not self._bus.is_followed(session):
-            if over:
-                self._bus.answer_over(session)
-        else:
-            try:
-                recorded = (
-                    SESSION_CODEC.recorded(events)
-                    if events[0].version == events[0].batch
-                    else await read_recorded(self.store, stream, after_version=events[0].version - 1, limit=len(events))
-                )
-                state = (await self._folded(stream)).state
-            except (LogFormatError, StreamDeleted) as error:
-                self._bus.session_failed(session, str(error))
-                return
-            self._bus.recorded(session, recorded)
-            self._bus.settled(session, state)
-        if over:
-            self._over[session] = over[-1]
-            self._over.move_to_end(session)
-            if len(self._over) > OVERS_MAX:
-                self._over.popitem(last=False)
+        return outcome, new
 
 
 async def opened_to_own(settings: Settings) -> SQLiteStore:
-    """Return the log of a runtime, opened for writing, without waiting for another owner.
-
-    Raises:
-        LogInUse: another runtime owns it.
-        PersistenceError: it cannot be opened.
-    """
+    """Return the log of a runtime, opened for writing; raise LogInUse where another runtime owns it."""
     return await SQLiteStore.open(
         _path(settings),
         durability=settings.durability,

@@ -17,7 +17,7 @@ from refold.events.session.core import SESSION_CORE
 from refold.events.session.state import SessionState
 from refold.providers.http.secrets import redaction_of_environment
 from refold.remote.client import decided, session_state
-from refold.sessions.access import import_command
+from refold.sessions.inputs import import_command
 from refold.stores.sqlite.file import absolute, look_at
 from refold.stores.sqlite.store import SQLiteStore
 
@@ -34,18 +34,14 @@ async def import_conversation(
     """Put messages at the end of a session's history, and return how many its history has now.
 
     Args:
-        log: path of the log; a missing file becomes a new one.
-        session: a session of the log, or a new one.
+        log: a missing file becomes a new one.
         messages: as `refold.providers.history_from_openai` and its like give them.
         agent: the name of the agent whose session a new one is.
         key: idempotency key: the same messages under it are imported once.
-        clock: None = the machine's.
 
     Raises:
         CommandRejected: a run of the session is under way, there is nothing to import, or something cannot be recorded.
-        ConfigError: the session's name cannot be one.
         LogInUse: a runtime owns the log; `Session.import_history` is its way.
-        PersistenceError: the log cannot be read or written.
     """
     clock = clock if clock is not None else SystemClock()
     name = SessionId(checked_identifier(session, "session id"))

@@ -10,6 +10,7 @@ nothing.
 import asyncio
 import logging
 from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,53 +19,50 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from refold.actors.agent.subsession import SessionEnvelope, children_prefix
-from refold.actors.calls.middleware import hook_context
-from refold.actors.calls.tool_context import session_context
+from refold.actors.calls.context import hook_context, session_context
 from refold.actors.effects import Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
+from refold.bell.owner_end import Bell
 from refold.context import RuntimeContext
-from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
+from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, CoreFailed, PersistenceError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
-from refold.events.session.commands import AnswerQuestion, DecideApproval, ResumeRun, SendInput
+from refold.events.session.commands import AnswerQuestion, DecideApproval, DescribeSession, ResumeRun, SendInput
 from refold.events.session.core import SESSION_KIND
-from refold.keeping.deletion import delete_in
+from refold.keeping.deletion import delete_in, delete_user_in
+from refold.keeping.retention import retain_in
 from refold.lineage.fork import fork_in
-from refold.remote.bell import Bell
+from refold.remote import rows
 from refold.remote.client import done, stir_watches
 from refold.remote.follow import Changes
-from refold.remote.listener import Alarm
+from refold.remote.hosted import performed_by_actor
 from refold.remote.protocol import (
     Done,
     Inbox,
-    InboxAllowTurn,
-    InboxAnswer,
-    InboxCancel,
-    InboxClear,
-    InboxDecide,
-    InboxDelete,
-    InboxDescribe,
     InboxEntry,
-    InboxFork,
-    InboxImport,
     InboxOutcome,
-    InboxResume,
-    InboxSend,
     Refused,
-    SessionRow,
-    described_by,
+    Retained,
+    UserDeleted,
     encoded_outcome,
     entry_of,
     key_in_session,
     named_content,
     session_command,
 )
-from refold.sessions.access import as_described, hooked_input, require_fitting, require_size, require_unredacted
+from refold.sessions.access import NamedUser, as_described, hooked_input, require_fitting, require_unredacted
+from refold.sessions.inputs import require_size
 from refold.stores.sqlite.inbox import InboxFile
 
 log = logging.getLogger("refold.inbox")
 
-ABOUT_ACCEPTED_WORK: Final = (InboxAllowTurn, InboxAnswer, InboxCancel, InboxDecide, InboxResume)
+ABOUT_ACCEPTED_WORK: Final = (
+    rows.InboxAllowTurn,
+    rows.InboxAnswer,
+    rows.InboxCancel,
+    rows.InboxDecide,
+    rows.InboxResume,
+)
 """Commands that wait for no middleware which thinks about an input before them."""
 
 LOOK_ANYWAY_S: Final = 5.0
@@ -77,7 +75,6 @@ class InboxReader:
 
     Args:
         context: of a runtime that is open on this event loop.
-        log_path: the log's absolute path.
         session: perform rows of this session and its children only, and leave the others to another runtime; None = of
             all.
         file: the inbox's; None = the one beside the log.
@@ -93,7 +90,7 @@ class InboxReader:
     ) -> None:
         self.failures = 0
         """How often the inbox could not be read or written, or a row broke something."""
-        self._context = context
+        self._context, self._journal = context, context.journal
         shared = context.settings.allow_shared_folder
         self._inbox = Inbox(log_path, context.system.clock, allow_shared_folder=shared, file=file)
         self._only = session
@@ -101,7 +98,6 @@ class InboxReader:
         """Its work by session."""
         self._watching: Background | None = None
         self._changes = Changes(self._inbox.file.signature, context.system.clock, LOOK_ANYWAY_S)
-        self._alarm = Alarm(context.system.clock)
         self.bell: Bell | None = None
         """Tells other processes that an outcome stands in the inbox."""
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -134,7 +130,7 @@ class InboxReader:
     async def _watch(self, poll_s: float) -> None:
         while True:
             await self._look_if_due()
-            await self._alarm.wait(poll_s)
+            await self._changes.pause(poll_s)
 
     async def _look_if_due(self) -> None:
         try:
@@ -148,8 +144,7 @@ class InboxReader:
 
     def look(self) -> None:
         """Look at once: a command was put there."""
-        self._changes.expect()
-        self._alarm.ring()
+        self._changes.ring()
 
     async def _look(self) -> None:
         """Give each session with rows a task, unless it has one."""
@@ -170,9 +165,12 @@ class InboxReader:
     async def _perform_all(self, session: str) -> None:
         """Perform the rows of a session in order; the first one that must wait lets those behind it wait."""
         try:
-            while rows := await self._inbox.waiting(session):
-                for entry in rows:
-                    await self._inbox.finish(entry, await self._perform(entry))
+            while waiting := await self._inbox.waiting(session):
+                for entry in waiting:
+                    outcome = await self._perform(entry)
+                    if outcome is None:
+                        return
+                    await self._inbox.finish(entry, outcome)
                     self._noted()
             self._behind.discard(session)
         except (PersistenceError, AskTimeout) as error:  # It is tried again: whether it is in the log, its key tells.
@@ -197,7 +195,8 @@ class InboxReader:
         line = self._lines.setdefault(session, asyncio.Lock())
         try:
             async with line if not isinstance(entry.command, ABOUT_ACCEPTED_WORK) else nullcontext():
-                return encoded_outcome(await self._perform(entry))
+                outcome = await self._perform(entry)
+                return encoded_outcome(outcome) if outcome is not None else b""
         except (PersistenceError, AskTimeout, ActorStopped) as error:
             log.debug("a command to session %s goes through the inbox: %s", session, error)
             return b""
@@ -207,8 +206,8 @@ class InboxReader:
         if self.bell is not None:
             self.bell.noted()
 
-    async def _perform(self, entry: InboxEntry) -> InboxOutcome:
-        """Return what came of a row, once that is durable.
+    async def _perform(self, entry: InboxEntry) -> InboxOutcome | None:
+        """Return what came of a row, once that is durable; None = it waits, since its kind of actor is not hosted yet.
 
         Raises:
             PersistenceError: the log does not take it now.
@@ -217,35 +216,50 @@ class InboxReader:
         """
         if isinstance(entry.command, Refused) or entry.command is None:
             return entry.command or Refused(message="the row holds no command")
+        address = f"{SESSION_KIND}/{entry.session}"
+        self._context.require_open()
         try:
-            if isinstance(entry.command, InboxDelete):
-                self._context.require_open()
+            if isinstance(entry.command, rows.InboxDelete):
                 cancel, forks = entry.command.cancel, entry.command.forks
-                return await delete_in(self._context, entry.session, cancel=cancel, forks=forks, row=entry.name)
-            if isinstance(entry.command, InboxFork):
-                self._context.require_open()
+                return await delete_in(self._context, entry.session, cancel=cancel, forks=forks)
+            if isinstance(entry.command, rows.InboxFork):
+                await NamedUser(entry.session, entry.describes).require(self._context.store)
                 made = await fork_in(self._context, entry.session, entry.command.wanted)
                 return Done(version=made.version, new=bool(made.stored))
-            return await self._perform_command(entry.session, entry.command, entry.key)
+            if isinstance(entry.command, rows.InboxDeleteUser | rows.InboxRetain):
+                return await self._of_whole_log(entry.command)
+            if isinstance(entry.command, rows.InboxHosted):
+                address = f"{entry.command.kind}/{entry.command.id}"
+                performed = await performed_by_actor(self._context.system, self._context.hosted, entry.command)
+                return Done(version=performed.version, new=performed.new) if performed is not None else None
+            return await self._perform_command(entry.session, entry.command, entry.key, entry.describes)
         except (PersistenceError, AskTimeout):
             raise
         except ActorStopped as error:
             self._context.require_open()
-            if self._context.system.unreachable_because(f"{SESSION_KIND}/{entry.session}") is None:
+            if self._journal.lost or self._context.system.unreachable_because(address) is None:
                 raise  # Other code cancelled its task: it is tried again, and the key tells whether it is in the log.
             return Refused(message=str(error))  # The session has failed for good.
-        except (AgentLoopError, CommandRejected, ConfigError) as error:
+        except (AgentLoopError, CommandRejected, ConfigError, CoreFailed) as error:
             return Refused(message=str(error))
         except Exception as error:  # noqa: BLE001 - one row must not stop the others
             self._broke(error, f"a command to session {entry.session}")
             return Refused(message=f"it broke: {type(error).__name__}: {error!s:.200}")
 
-    async def _perform_command(self, session: SessionId, command: SessionRow, key: str) -> InboxOutcome:
+    async def _of_whole_log(self, command: rows.InboxDeleteUser | rows.InboxRetain) -> InboxOutcome:
+        if isinstance(command, rows.InboxDeleteUser):
+            return UserDeleted(deletion=await delete_user_in(self._context, command.user, cancel=command.cancel))
+        age = timedelta(microseconds=command.older_than_us)
+        kept = await retain_in(self._context, age, command.statuses, command.archive, dry_run=command.dry_run)
+        return Retained(retention=kept)
+
+    async def _perform_command(
+        self, session: SessionId, command: rows.SessionRow, key: str, described: DescribeSession | None
+    ) -> InboxOutcome:
         context = self._context
         stream = stream_name(SESSION_KIND, checked_identifier(session, "session id"))
-        context.require_open()
         if (
-            not isinstance(command, InboxSend | InboxDescribe | InboxImport | InboxClear)
+            not isinstance(command, rows.InboxSend | rows.InboxDescribe | rows.InboxImport | rows.InboxClear)
             and await context.store.head(stream) is None
         ):
             return Refused(message=f"the log has no session {session!r}")
@@ -255,7 +269,7 @@ class InboxReader:
             lambda state: (state.agent, key_in_session(state.keys, key), session_context(session, (), state)),
             vital=True,
         )
-        if agent is not None and agent not in context.agents and not isinstance(command, InboxCancel):
+        if agent is not None and agent not in context.agents and not isinstance(command, rows.InboxCancel):
             return Refused(
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
                 f"{context.agents[0]!r}"
@@ -267,12 +281,16 @@ class InboxReader:
         if isinstance(asked, SendInput):
             require_size(asked.content, context.settings.input_bytes_max)
         if isinstance(asked, DecideApproval | AnswerQuestion):
-            await require_fitting(context, stream, asked)
-        described = described_by(command)
+            try:
+                await require_fitting(context, stream, asked)
+            except CommandRejected as error:  # Who said it may be gone since.
+                log.warning("what a person decided in session %s has no effect: %s", session, error)
+                raise
         if isinstance(asked, SendInput) and hooks is not None:
             where = hook_context(as_described(of, described), deps=context.dependencies.of(session, None, agent))
             asked, payloads = await hooked_input(hooks, where, asked, payloads, context.journal.redaction)
-        require_unredacted(described, context.journal.redaction)
+        for said in (described, asked):
+            require_unredacted(said if isinstance(said, DescribeSession) else None, context.journal.redaction)
         envelope = SessionEnvelope(asked, payloads or {}, vital=True, describes=described)
         performed = await ref.ask(envelope, block=False)
         assert isinstance(performed, Performed)

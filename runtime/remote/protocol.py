@@ -7,240 +7,37 @@ its session under the row's own key, so that performing it twice does nothing tw
 of the owner or through the inbox, is the same command.
 """
 
+import uuid
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-from refold.actors.calls.verdicts import given_arguments
+from refold.actors.calls.policy import given_arguments
 from refold.actors.kernel.clock import Clock
 from refold.events.core.cleaning import clean_text, recorded_reason
-from refold.events.core.content import (
-    GivenContent,
-    Json,
-    JsonObject,
-    Message,
-    TextBlock,
-    UserContent,
-)
+from refold.events.core.content import GivenContent, Message, TextBlock
 from refold.events.core.errors import CommandRejected, ConfigError
-from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier
+from refold.events.core.ids import PayloadHash, RunId, SessionId, checked_identifier
 from refold.events.model.configuration import RunOptions
 from refold.events.model.payloads import restored
-from refold.events.session.commands import (
-    AllowTurn,
-    AnswerQuestion,
-    CancelRun,
-    ClearHistory,
-    DecideApproval,
-    DescribeSession,
-    ImportHistory,
-    ResumeRun,
-    RewindHistory,
-    SendInput,
-    SessionCommand,
-    SetContentAside,
-    TakeContentBack,
-)
-from refold.events.session.events import Repeat
+from refold.events.session import commands
+from refold.events.session.commands import DescribeSession, SessionCommand
 from refold.events.session.state import question_id
-from refold.keeping.deletion import Deletion
-from refold.lineage.fork import WantedFork
-from refold.sessions.access import (
-    KEY_BYTES_MAX,
-    Input,
-    checked_key,
-    describe_command,
-    input_blocks,
-    input_content,
-    run_options,
-)
-from refold.sessions.named_content import NamedContent, aside_command, content_at, take_back_command
+from refold.keeping.deletion import Deletion, UserDeletion
+from refold.keeping.retention import Retention
+from refold.lineage.fork import WantedFork, names_for
+from refold.remote import rows
+from refold.sessions.access import NamedUser, describe_command
+from refold.sessions.inputs import KEY_BYTES_MAX, Input, checked_key, input_blocks, input_content
+from refold.sessions.named_content import NamedContent, aside_command, content_at
 from refold.sessions.people import answer_command, answer_of
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
 
 FORMER_PREFIX: Final = "inbox:"
 """What stands before a row's key in sessions of logs whose Refold kept keys of rows apart from those of callers."""
-
-
-class InboxSend(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True, omit_defaults=True):
-    """Send an input; done when it is in the log, long before its run ends.
-
-    It may begin a session, which takes a runtime: only that has an agent.
-    """
-
-    text: str = ""
-    content: tuple[GivenContent, ...] = ()
-    """Its blocks, where it is more than a text."""
-    options: RunOptions | None = None
-    """What its run does otherwise than the agent."""
-    user: str | None = None
-    """Whose the session is; that of another user refuses the input."""
-    metadata: dict[str, str | None] = {}
-    """What the application says of the session, where that changes with the input."""
-    due_at: int | None = None
-    """Accept it for this time, in microseconds since the epoch; None = at once."""
-    every: Repeat | None = None
-    """From `due_at` on again and again; None = once."""
-    now: bool = False
-    """Join the run under way before its next model call."""
-    stepwise: bool = False
-    """Its run takes one turn, and each further one only when that is allowed."""
-    cancelled: bool = False
-    """The caller's token is cancelled already."""
-
-
-class InboxDescribe(
-    msgspec.Struct, frozen=True, kw_only=True, tag="describe", forbid_unknown_fields=True, omit_defaults=True
-):
-    """Say whose a session is, and what the application says of it."""
-
-    user: str | None = None
-    metadata: dict[str, str | None] = {}
-
-
-class InboxCancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
-    """End a run as cancelled; done also where there is nothing to cancel."""
-
-    run: RunId | None = None
-    """The run under way or one that waits; None = the one under way."""
-    reason: str | None = None
-
-
-class InboxDecide(
-    msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbid_unknown_fields=True, omit_defaults=True
-):
-    """Allow or deny a call that waits for approval."""
-
-    call: ToolCallId
-    allow: bool
-    reason: str = ""
-    """What the model is told where it is denied."""
-    always: bool = False
-    """Allow every later call of the same action in the session too."""
-    arguments: JsonObject | None = None
-    """What it is to run with in place of the model's arguments."""
-
-
-class InboxAnswer(
-    msgspec.Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True, omit_defaults=True
-):
-    """Give a call the answer or the result that it waits for."""
-
-    question: str
-    """Its id, or that of its call."""
-    answer: Json = None
-    error: str | None = None
-    """Why there is none."""
-
-
-class InboxSetAside(msgspec.Struct, frozen=True, kw_only=True, tag="set_aside", forbid_unknown_fields=True):
-    """Leave what an event brought out of later requests."""
-
-    version: int
-    """Of an input, an answer, a result, a summary or an imported history."""
-    message: int | None = None
-    """Only this one of several messages, from 0."""
-    part: int | None = None
-    """Only this block of it, from 0."""
-    reason: str = ""
-
-
-class InboxTakeBack(msgspec.Struct, frozen=True, kw_only=True, tag="take_back", forbid_unknown_fields=True):
-    """Show a model again what was set aside."""
-
-    version: int
-    """Of the InputSetAside."""
-    reason: str = ""
-
-
-class InboxImport(msgspec.Struct, frozen=True, kw_only=True, tag="import", forbid_unknown_fields=True):
-    """Put messages of another system at the end of the history."""
-
-    messages: tuple[Message, ...]
-    payloads: dict[PayloadHash, bytes] = {}
-    """What is large in them."""
-
-
-class InboxClear(msgspec.Struct, frozen=True, kw_only=True, tag="clear", forbid_unknown_fields=True):
-    """Begin the conversation anew."""
-
-
-class InboxAllowTurn(msgspec.Struct, frozen=True, kw_only=True, tag="allow_turn", forbid_unknown_fields=True):
-    """Let a run that goes step by step take its next turn. Where an owner dies under it, it may take two."""
-
-    run: RunId | None = None
-    """None = the run under way."""
-
-
-class InboxResume(msgspec.Struct, frozen=True, kw_only=True, tag="resume", forbid_unknown_fields=True):
-    """Let an open run go on that was parked, goes step by step, or waits because its runtime does not resume."""
-
-
-class InboxDelete(
-    msgspec.Struct, frozen=True, kw_only=True, tag="delete", forbid_unknown_fields=True, omit_defaults=True
-):
-    """Delete the session, and all other rows that it has; see `refold.keeping.deletion`."""
-
-    cancel: bool = False
-    """End its runs first."""
-    forks: bool = False
-    """Delete its forks with it."""
-
-
-class InboxRewind(msgspec.Struct, frozen=True, kw_only=True, tag="rewind", forbid_unknown_fields=True):
-    """Take the conversation back to an earlier version."""
-
-    to: int | None = None
-    """None = the one before the last input."""
-
-
-class InboxFork(msgspec.Struct, frozen=True, kw_only=True, tag="fork", forbid_unknown_fields=True, omit_defaults=True):
-    """Make a fork of the session; see `refold.lineage.fork`."""
-
-    name: str
-    at: int | None = None
-    model: str | None = None
-    system_prompt: str | None = None
-    results: dict[str, str] = {}
-    keep_run: bool = False
-
-    @property
-    def wanted(self) -> WantedFork:
-        """What is to be made; raises ConfigError where it cannot be."""
-        return WantedFork(
-            at=self.at,
-            name=self.name,
-            options=run_options({"model": self.model}),
-            system_prompt=self.system_prompt,
-            results=self.results,
-            keep_run=self.keep_run,
-        )
-
-
-SessionRow: TypeAlias = (
-    InboxSend
-    | InboxDescribe
-    | InboxCancel
-    | InboxDecide
-    | InboxAnswer
-    | InboxSetAside
-    | InboxTakeBack
-    | InboxImport
-    | InboxClear
-    | InboxAllowTurn
-    | InboxResume
-    | InboxRewind
-)
-"""What a row says that becomes an event of its session."""
-
-NEEDS_RUNTIME: Final = (InboxAllowTurn, InboxResume)
-"""Rows that only a runtime can perform, which has an agent to go on with."""
-
-InboxCommand: TypeAlias = SessionRow | InboxFork | InboxDelete
-"""What a row says. A field that this Refold does not know is refused, and never ignored."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
@@ -260,7 +57,19 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     message: str
 
 
-InboxOutcome: TypeAlias = Done | Refused | Deletion
+class UserDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="user_deleted"):
+    """All of a user was deleted."""
+
+    deletion: UserDeletion
+
+
+class Retained(msgspec.Struct, frozen=True, kw_only=True, tag="retained"):
+    """What was too old was deleted."""
+
+    retention: Retention
+
+
+InboxOutcome: TypeAlias = Done | Refused | Deletion | UserDeleted | Retained
 """What came of a row."""
 
 
@@ -270,15 +79,17 @@ class InboxEntry(msgspec.Struct, frozen=True, kw_only=True):
     name: RowName
     session: SessionId
     key: str
-    command: InboxCommand | Refused | None
+    command: rows.InboxCommand | Refused | None
     """None once it was performed; a refusal where it says nothing that can be performed."""
+    describes: DescribeSession | None = None
+    """What its sender says of the session beside it."""
     outcome: InboxOutcome | None
     """None = not performed yet."""
     new: bool = False
     """It was put there just now."""
 
 
-_command_decoder: msgspec.json.Decoder[InboxCommand] = msgspec.json.Decoder(InboxCommand)
+_command_decoder: msgspec.json.Decoder[rows.GivenRow] = msgspec.json.Decoder(rows.GivenRow)
 _outcome_decoder: msgspec.json.Decoder[InboxOutcome] = msgspec.json.Decoder(InboxOutcome)
 
 
@@ -298,7 +109,7 @@ class Inbox:
         self.file = file or InboxFile(log, allow_shared_folder=allow_shared_folder)
         self._clock = clock
 
-    async def put(self, session: str, command: InboxCommand, key: str) -> InboxEntry:
+    async def put(self, session: str, command: rows.GivenRow, key: str) -> InboxEntry:
         """Put a command there, durably, or find what was put there under the same key.
 
         Raises:
@@ -307,11 +118,16 @@ class Inbox:
         """
         required_key(key)
         cleaned = _cleaned(command)
-        if not isinstance(cleaned, InboxSetAside | InboxFork | InboxDelete):  # What that means stands in the log.
-            session_command(cleaned, key)
-        keyed = msgspec.structs.replace(cleaned, metadata={}) if isinstance(cleaned, InboxSend) else cleaned
+        asked = cleaned.command if isinstance(cleaned, rows.InboxDescribed) else cleaned
+        # What an InboxSetAside means stands in the log.
+        if isinstance(asked, rows.SessionRow) and not isinstance(asked, rows.InboxSetAside):
+            session_command(asked, key)
+        beside = isinstance(cleaned, rows.InboxSend | rows.InboxDescribed)
+        keyed = msgspec.structs.replace(cleaned, metadata={}) if beside else cleaned
+        if isinstance(cleaned, rows.InboxDescribed) and cleaned.user is None:
+            keyed = asked  # Metadata is said once, and a repetition comes without.
         row, new = await self.file.add(
-            checked_identifier(session, "session id"),
+            checked_queue(session, asked),
             clean_text(key),
             msgspec.json.encode(cleaned),
             self._clock.now_us(),
@@ -328,9 +144,9 @@ class Inbox:
 
     async def outcomes(self, entries: Sequence[InboxEntry]) -> dict[RowName, InboxOutcome | CommandRejected | None]:
         """Return what came of each of many rows, None where it still waits; an error where it is not there any more."""
-        rows = await self.file.rows([entry.name for entry in entries])
+        found = await self.file.rows([entry.name for entry in entries])
         return {
-            entry.name: _entry(rows[entry.name]).outcome if entry.name in rows else self._gone(entry)
+            entry.name: _entry(found[entry.name]).outcome if entry.name in found else self._gone(entry)
             for entry in entries
         }
 
@@ -344,132 +160,101 @@ class Inbox:
         """Return the commands of a session that wait, oldest first; at most a hundred."""
         return [_entry(row) for row in await self.file.waiting(session)]
 
+    async def require(self, named: NamedUser) -> None:
+        """Raise CommandRejected where what waits will give the session to another user than is named."""
+        for entry in await self.waiting(named.session) if not named.is_checked else ():
+            said = entry.command if isinstance(entry.command, rows.InboxDescribe) else entry.describes
+            if said is not None and said.user is not None:
+                if said.user != named.user:
+                    named.check(said.user)
+                return
+
     async def finish(self, entry: InboxEntry, outcome: InboxOutcome) -> None:
         await self.file.finish(entry.name, msgspec.json.encode(outcome), self._clock.now_us())
 
 
 def session_command(
-    command: SessionRow, key: str, named: NamedContent | None = None
+    command: rows.SessionRow, key: str, named: NamedContent | None = None
 ) -> tuple[SessionCommand, dict[PayloadHash, bytes]]:
-    """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected.
-
-    Args:
-        command: what the row says.
-        key: of the row.
-        named: what it names; see `named_content`.
-
-    Raises:
-        ConfigError: that event brought nothing that could be set aside.
-    """
+    """Return a row's command as its session takes it, with payloads; `named` is its `named_content`."""
     match command:
-        case InboxSend():
+        case rows.InboxSend():
             content, payloads = input_content(_input_of(command))
-            return _input_command(command, content, key), payloads
-        case InboxDescribe():
-            return described_by(command) or DescribeSession(), {}
-        case InboxCancel(run=run, reason=reason):
-            return CancelRun(run=run, reason=reason, key=key), {}
-        case InboxDecide(call=call, allow=allow, reason=reason, always=always, arguments=arguments):
-            return DecideApproval(call=call, allowed=allow, reason=reason, always=always, input=arguments, key=key), {}
-        case InboxAnswer(question=question, answer=answer, error=error):
+            said: dict[str, Any] = {name: getattr(command, name) for name in rows.OF_INPUT}
+            return commands.SendInput(content=content, key=key, **said), payloads
+        case rows.InboxDescribe():
+            return _said(command) or DescribeSession(), {}
+        case rows.InboxAnswer(question=question, answer=answer, error=error):
             return answer_command(question, answer, error, key), {}
-        case InboxSetAside(version=version, message=message, part=part, reason=reason):
+        case rows.InboxSetAside(version=version, message=message, part=part, reason=reason):
             assert named is not None
             return aside_command(named, version, message, part, reason, key), {}
-        case InboxTakeBack(version=version, reason=reason):
-            return take_back_command(version, reason, key), {}
-        case InboxRewind(to=to):
-            return RewindHistory(to=to, key=key), {}
-        case InboxImport(messages=messages, payloads=payloads):
-            return ImportHistory(messages=messages, key=key), payloads
-        case InboxClear():
-            return ClearHistory(key=key), {}
-        case InboxAllowTurn(run=run):
-            return AllowTurn(run=run), {}
-        case InboxResume():
-            return ResumeRun(asked=True), {}
-
-
-def _input_command(command: InboxSend, content: tuple[UserContent, ...], key: str) -> SendInput:
-    return SendInput(
-        content=content,
-        key=key,
-        options=command.options,
-        due_at=command.due_at,
-        every=command.every,
-        now=command.now,
-        stepwise=command.stepwise,
-        cancelled=command.cancelled,
-    )
+        case rows.InboxImport(messages=messages, payloads=payloads):
+            return commands.ImportHistory(messages=messages, key=key), payloads
+        case rows.InboxResume():
+            return commands.ResumeRun(asked=True), {}
+        case _:
+            said = msgspec.structs.asdict(command) | ({} if isinstance(command, rows.ONCE_GIVEN) else {"key": key})
+            return rows.SAID_ALIKE[type(command)](**said), {}
 
 
 def row_of(
     command: SessionCommand, payloads: Mapping[PayloadHash, bytes], described: DescribeSession | None
-) -> SessionRow:
-    """Return the row that says what a caller tells a session; the inverse of `session_command`.
-
-    Args:
-        command: of a caller, as its session takes it.
-        payloads: what is large in it.
-        described: what is said of the session in front of an input.
-
-    Raises:
-        ConfigError: it is none that other processes can give.
-    """
+) -> rows.SessionRow:
+    """Return the row that says what a caller tells a session, as `session_command` reads it, or raise ConfigError."""
     match command:
-        case SendInput():
+        case commands.SendInput():
             given = restored(Message("user", command.content), payloads).content
-            said = send_command(cast("tuple[GivenContent, ...]", given), command.options, described)
-            return msgspec.structs.replace(
-                said,
-                due_at=command.due_at,
-                every=command.every,
-                now=command.now,
-                stepwise=command.stepwise,
-                cancelled=command.cancelled,
-            )
+            row = send_command(cast("tuple[GivenContent, ...]", given), command.options, described)
+            return msgspec.structs.replace(row, **{name: getattr(command, name) for name in rows.OF_INPUT})
         case DescribeSession():
-            return InboxDescribe(user=command.user, metadata=dict(command.metadata))
-        case CancelRun():
-            return InboxCancel(run=command.run, reason=command.reason)
-        case AnswerQuestion(call=call, number=number):
-            return InboxAnswer(question=question_id(call, number), answer=command.answer, error=command.error)
-        case DecideApproval():
-            return InboxDecide(
-                call=command.call,
-                allow=command.allowed,
-                reason=command.reason,
-                always=command.always,
-                arguments=command.input,
-            )
-        case SetContentAside(named=(version, message, part)):
-            return InboxSetAside(version=version, message=message, part=part, reason=command.reason)
-        case TakeContentBack():
-            return InboxTakeBack(version=command.aside, reason=command.reason)
-        case ImportHistory():
-            return InboxImport(messages=command.messages, payloads=dict(payloads))
-        case ClearHistory():
-            return InboxClear()
-        case RewindHistory():
-            return InboxRewind(to=command.to)
-        case AllowTurn():
-            return InboxAllowTurn(run=command.run)
-        case ResumeRun():
-            return InboxResume()
+            return rows.InboxDescribe(user=command.user, metadata=dict(command.metadata))
+        case commands.AnswerQuestion(call=call, number=number):
+            return rows.InboxAnswer(question=question_id(call, number), answer=command.answer, error=command.error)
+        case commands.SetContentAside(named=(version, message, part)):
+            return rows.InboxSetAside(version=version, message=message, part=part, reason=command.reason)
+        case commands.ImportHistory():
+            return rows.InboxImport(messages=command.messages, payloads=dict(payloads))
+        case commands.ResumeRun():
+            return rows.InboxResume()
         case _:
-            raise ConfigError(f"{type(command).__name__} is for the process that owns the log")
+            row_type = next((row for row, said in rows.SAID_ALIKE.items() if said is type(command)), None)
+            if row_type is None:
+                raise ConfigError(f"{type(command).__name__} is for the process that owns the log")
+            return row_type(**{name: getattr(command, name) for name in row_type.__struct_fields__})
 
 
-def described_by(command: SessionRow) -> DescribeSession | None:
-    """Return what a row says of its session itself; None = nothing."""
-    if isinstance(command, InboxSend | InboxDescribe):
-        return describe_command(command.user, command.metadata)
-    return None
+def row_of_fork(origin: str, version: int, wanted: WantedFork) -> rows.InboxFork:
+    """Return the row that makes a fork, with a name, so that it is one fork however often it is performed."""
+    results = wanted.named_results()
+    return rows.InboxFork(
+        name=wanted.name if wanted.name is not None else f"{next(names_for(origin, version))}.{uuid.uuid4().hex[:8]}",
+        at=version,
+        model=wanted.options.model if wanted.options is not None else None,
+        system_prompt=wanted.system_prompt,
+        results={call: given if isinstance(given, str) else tuple(given) for call, given in results.items()},
+        keep_run=wanted.keep_run,
+    )
 
 
-async def named_content(store: EventStore, session: SessionId, command: InboxCommand) -> NamedContent | None:
+def described_row(command: rows.SessionRow | rows.InboxFork, described: DescribeSession | None) -> rows.GivenRow:
+    """Return a row with what its sender says of the session; an input says that itself."""
+    if described is None or isinstance(command, rows.InboxSend):
+        return command
+    return rows.InboxDescribed(command=command, user=described.user, metadata=dict(described.metadata))
+
+
+def checked_queue(name: str, command: rows.InboxCommand) -> str:
+    """Return the name under which a command may stand in the inbox; raise ConfigError where it can be no session's."""
+    if isinstance(command, (rows.InboxHosted, *rows.OF_WHOLE_LOG)):
+        assert name.startswith(rows.NO_SESSION)
+        return name
+    return checked_identifier(name, "session id")
+
+
+async def named_content(store: EventStore, session: SessionId, command: rows.InboxCommand) -> NamedContent | None:
     """Return what the event brought whose version a command names, if it names one to be set aside."""
-    return await content_at(store, session, command.version) if isinstance(command, InboxSetAside) else None
+    return await content_at(store, session, command.version) if isinstance(command, rows.InboxSetAside) else None
 
 
 def key_in_session(keys: Container[str], key: str) -> str:
@@ -480,59 +265,51 @@ def key_in_session(keys: Container[str], key: str) -> str:
 
 def send_command(
     content: Input, options: RunOptions | None = None, described: DescribeSession | None = None
-) -> InboxSend:
+) -> rows.InboxSend:
     """Return the command that sends an input; raises as `input_blocks`."""
     said = described or DescribeSession()
-    command = InboxSend(options=options, user=said.user, metadata=dict(said.metadata))
+    command = rows.InboxSend(options=options, user=said.user, metadata=dict(said.metadata))
     blocks = input_blocks(content)
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
         return msgspec.structs.replace(command, text=blocks[0].text)
     return msgspec.structs.replace(command, content=tuple(blocks))
 
 
-def _input_of(command: InboxSend) -> Input:
+def _input_of(command: rows.InboxSend) -> Input:
     return command.content or command.text
 
 
-def _cleaned(command: InboxCommand) -> InboxCommand:
+def _cleaned(command: rows.GivenRow) -> rows.GivenRow:
     """Return a command that can be encoded: arguments of a process may hold bytes that are no Unicode."""
+    may_be_unsaid = isinstance(command, rows.InboxCancel | rows.InboxAnswer)
+    given = msgspec.structs.asdict(command)
+    changed: dict[str, object] = {name: clean_text(value) for name, value in given.items() if isinstance(value, str)}
+    for name in {"reason", "error"} & given.keys():
+        if given[name] is not None or not may_be_unsaid:
+            changed[name] = recorded_reason(given[name])
     match command:
-        case InboxSend():
+        case rows.InboxDescribed(command=inner):
+            changed = {"command": _cleaned(inner), **_described(command)}
+        case rows.InboxSend():
             said = send_command(_input_of(command))
-            return msgspec.structs.replace(command, text=said.text, content=said.content, **_described(command))
-        case InboxDescribe():
-            return InboxDescribe(**_described(command))
-        case InboxCancel(run=run, reason=reason):
-            return InboxCancel(
-                run=RunId(clean_text(run)) if run is not None else None,
-                reason=recorded_reason(reason) if reason is not None else None,
-            )
-        case InboxSetAside(reason=reason) | InboxTakeBack(reason=reason):
-            return msgspec.structs.replace(command, reason=recorded_reason(reason))
-        case InboxDelete() | InboxRewind() | InboxImport() | InboxClear() | InboxAllowTurn() | InboxResume():
+            changed = {"text": said.text, "content": said.content, **_described(command)}
+        case rows.InboxDescribe():
+            changed = _described(command)
+        case rows.InboxDeleteUser() | rows.InboxRetain() | rows.InboxHosted():  # They are checked where they are made.
             return command
-        case InboxFork(name=name, system_prompt=prompt, results=results):
-            return msgspec.structs.replace(
-                command,
-                name=checked_identifier(name, "session id"),
-                model=clean_text(command.model) if command.model is not None else None,
-                system_prompt=clean_text(prompt) if prompt is not None else None,
-                results={clean_text(call): clean_text(text) for call, text in results.items()},
-            )
-        case InboxAnswer(question=question, answer=answer, error=error):
-            return msgspec.structs.replace(
-                command,
-                question=clean_text(question),
-                answer=answer_of(answer),
-                error=recorded_reason(error) if error is not None else None,
-            )
-        case InboxDecide(call=call, arguments=arguments):
-            return msgspec.structs.replace(
-                command,
-                call=ToolCallId(clean_text(call)),
-                reason=recorded_reason(command.reason),
-                arguments=given_arguments(arguments) if arguments is not None else None,
-            )
+        case rows.InboxFork(results=results):
+            changed["name"] = checked_identifier(command.name, "session id")
+            changed["results"] = {
+                clean_text(call): clean_text(given) if isinstance(given, str) else given
+                for call, given in results.items()
+            }
+        case rows.InboxAnswer(answer=answer):
+            changed["answer"] = answer_of(answer)
+        case rows.InboxDecide(input=arguments) if arguments is not None:
+            changed["input"] = given_arguments(arguments)
+        case _:
+            pass
+    return msgspec.structs.replace(command, **changed)
 
 
 def required_key(key: str) -> str:
@@ -543,13 +320,11 @@ def required_key(key: str) -> str:
     return key
 
 
-def encoded_command(command: InboxCommand) -> bytes:
-    """Return a command as it stands in the inbox."""
+def encoded_command(command: rows.GivenRow) -> bytes:
     return msgspec.json.encode(_cleaned(command))
 
 
 def encoded_outcome(outcome: InboxOutcome) -> bytes:
-    """Return an outcome as it stands in the inbox."""
     return msgspec.json.encode(outcome)
 
 
@@ -562,20 +337,28 @@ def entry_of(session: str, key: str, command: bytes) -> InboxEntry | None:
     """Return a command that was not put into the inbox as if it had been; None = it cannot be performed twice."""
     key = clean_text(key[:KEY_BYTES_MAX])
     entry = _entry(InboxRow(id=0, session=clean_text(session), key=key, digest=b"", command=command, at=0))
-    return None if isinstance(entry.command, (InboxDelete, InboxFork, *NEEDS_RUNTIME)) else entry
+    twice = (rows.InboxDelete, rows.InboxFork, *rows.ONCE_GIVEN, *rows.OF_WHOLE_LOG)
+    return None if isinstance(entry.command, twice) else entry
 
 
-def _described(command: InboxSend | InboxDescribe) -> dict[str, Any]:
-    said = described_by(command) or DescribeSession()
+def _said(row: rows.InboxSend | rows.InboxDescribe | rows.InboxDescribed) -> DescribeSession | None:
+    return describe_command(row.user, row.metadata)
+
+
+def _described(row: rows.InboxSend | rows.InboxDescribe | rows.InboxDescribed) -> dict[str, Any]:
+    said = _said(row) or DescribeSession()
     return {"user": said.user, "metadata": dict(said.metadata)}
 
 
 def _entry(row: InboxRow, new: bool = False) -> InboxEntry:
-    command: InboxCommand | Refused | None = None
+    command: rows.InboxCommand | Refused | None = None
+    describes: DescribeSession | None = None
     if row.command is not None:
         try:
-            command = _command_decoder.decode(row.command)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            given = _command_decoder.decode(row.command)
+            describes = _said(given) if isinstance(given, rows.InboxSend | rows.InboxDescribed) else None
+            command = given.command if isinstance(given, rows.InboxDescribed) else given
+        except (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError) as error:
             command = Refused(message=f"that is no command which this Refold knows: {error!s:.200}")
     elif row.outcome is None:
         command = Refused(message="the row holds no command")
@@ -584,6 +367,7 @@ def _entry(row: InboxRow, new: bool = False) -> InboxEntry:
         session=SessionId(row.session),
         key=row.key,
         command=command,
+        describes=describes,
         outcome=_outcome(row.outcome),
         new=new,
     )

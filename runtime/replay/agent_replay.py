@@ -10,144 +10,78 @@ but for the core's decisions, which build on each other and are compared up to t
 called but what decides (see `refold.tools.dry_run`), and what could not be done again is said.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from refold.actors.agent.compaction import Summarising
 from refold.actors.agent.subsession import ancestors_of
+from refold.actors.calls.context import HookContext, SessionContext, hook_context, running_context, session_context
 from refold.actors.calls.conversation import Conversation
-from refold.actors.calls.middleware import HookContext, hook_context
+from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import Remembered
-from refold.actors.calls.request import WantedRequest, context_of, sent_digest
-from refold.actors.calls.tool_context import running_context, session_context
-from refold.agents.agent import AnyAgent, with_subagents
+from refold.actors.calls.request import WantedRequest, sent_digest
 from refold.events.core.content import Json, Message
-from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
+from refold.events.core.difference import NOTHING, Difference, json_of
 from refold.events.core.errors import LogFormatError
-from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
+from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, kind_and_identifier
 from refold.events.core.pure_core import evolve_all
-from refold.events.core.records import StoredEvent
+from refold.events.core.records import StoredEvent, event_ref
 from refold.events.model.configuration import AgentConfiguration, ToolSpec, configured_for
-from refold.events.model.context_window import Context
-from refold.events.model.messages import (
-    ModelRequest,
-    Prepared,
-    RequestReference,
-    SystemAddition,
-)
+from refold.events.model.messages import ModelRequest, ModelResponse, Prepared, RequestReference, SystemAddition
 from refold.events.model.refused import GuardrailTrip
 from refold.events.model.request import applied, form_of, plain_request, prepared_of
-from refold.events.secrets.redaction import NOTHING_SECRET
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
-from refold.replay.admitting import admitted_otherwise
-from refold.replay.comparing import Accepts, Comparison, Mismatch, is_of_taken_out
-from refold.replay.core_replay import (
-    AFTER_A_DIFFERENCE,
-    AFTER_MEANT,
-    EFFECTS_DIGEST,
-    PARTED_MAX,
-    Divergence,
-    Tally,
-    What,
-    caught_up,
+from refold.events.session.state import find_call
+from refold.replay.answers.asked import PATH, SUMMARIES, Unanswered
+from refold.replay.answers.memories import PastRecalling, require_remembering
+from refold.replay.answers.never_answered import AskedFor, Built, NeverAnswered
+from refold.replay.comparing import (
+    CODE_ERRORS,
+    FAULTS,
+    TAKEN_OUT,
+    Comparison,
+    Mismatch,
+    changed_configuration,
+    is_of_taken_out,
+    is_redacted,
 )
+from refold.replay.core_replay import EFFECTS_DIGEST, admitted_otherwise, caught_up, with_effects_then
 from refold.replay.current_agent import (
+    AgentsReplay,
+    BodyRan,
     CurrentAgent,
     CurrentDecisions,
-    PastRecalling,
     RecordedResult,
     RequestPair,
     answer_now,
+    answers_beside,
+    body_now,
     input_now,
-    replayed_deps,
-    require_remembering,
+    is_of_the_body,
     result_now,
-    summary_now,
 )
-from refold.replay.kinds_of_difference import ConfigurationChanges, changed_configuration
-from refold.replay.manifest import BundleManifest
-from refold.stores.event_store import EventStore
-from refold.tools.dry_run import ActedInDryRun, DryRun, FailedInDryRun, NotComparable
+from refold.replay.findings import AFTER_A_DIFFERENCE, AFTER_MEANT, PARTED_MAX, Divergence, What
+from refold.replay.summaries import SummaryNow, in_summary, planned, summaries_beside, summarised
+from refold.tools.dry_run import ActedInDryRun, FailedInDryRun, NotComparable
 
 T = TypeVar("T")
+
+Beside: TypeAlias = Callable[[ModelResponse], Awaitable[tuple[object, object, Iterable[Difference]]]]
+"""Returns what a model answered then, what it answers today, and how that differs."""
 
 MEMORY_FAILED = ("nothing was recalled", "the working memory was left out")
 """How the notes begin that say that a memory could not be asked."""
 
 NOT_SUMMARISED = "the history was not summarised"
-
-TAKING_OUT = "patterns of the bundle"
-TAKEN_OUT = "what it is about was taken out when the bundle was made"
-
-
-class AgentsReplay:
-    """An agent and its subagents, as a replay at level `decide` needs them.
-
-    Args:
-        store: the log.
-        agent: today's.
-        answer_s: how many seconds a piece of its code may take, > 0.
-        deps: what the agent depends on, opened; None = nothing is opened for it.
-        told: is called with the name of a piece of code before it runs, and with none after it.
-        bundle: that the log is of; None = it is no bundle.
-    """
-
-    def __init__(
-        self,
-        store: EventStore,
-        agent: AnyAgent,
-        answer_s: float,
-        deps: object,
-        told: Callable[[str], None],
-        bundle: BundleManifest | None = None,
-    ) -> None:
-        self.is_redacted = bundle is not None and bundle.redacted
-        taken_out = bundle.redaction if bundle is not None else NOTHING_SECRET
-        self.tally = Tally()
-        self.changes = ConfigurationChanges()
-        self.comparison = Comparison()
-        told(TAKING_OUT if taken_out else "")  # Those of a foreign bundle may be made to take for ever.
-        self._agents = {
-            each.name: CurrentAgent(each, store, replayed_deps(each, agent, deps), taken_out)
-            for each in with_subagents(agent)
-        }
-        told("")
-        self.store = store
-        self.dry_run = DryRun(answer_s, told)
-
-    def begin(self, tally: Tally, changes: ConfigurationChanges, accepts: Accepts, gone: dict[str, str]) -> None:
-        """Set what the sessions that come are counted in.
-
-        Args:
-            tally: counts comparisons.
-            changes: counts what of configurations is another one today.
-            accepts: says of a difference whether it is meant.
-            gone: pieces of code that are not run again, and why; those that give no answer are added to it.
-        """
-        self.tally, self.changes, self.comparison = tally, changes, Comparison(accepts)
-        self.dry_run.gone = gone
-
-    def session(self, stream: StreamName, agent: str) -> "AgentReplay | None":
-        """Return what does a session again; None where its agent is not one of these."""
-        current = self.current(agent)
-        return AgentReplay(stream, current, self) if current is not None else None
-
-    def current(self, agent: str | None) -> CurrentAgent | None:
-        """Return one of the agents, by its name; None = it is none of these."""
-        return self._agents.get(agent or "")
+OF_THE_LOG = "log"
 
 
 class AgentReplay:
-    """Takes the batches of one session, oldest first.
-
-    Args:
-        stream: of the session.
-        current: its agent, until it is handed to another one.
-        agents: all of them; counts the comparisons.
-    """
+    """Takes the batches of one session, oldest first."""
 
     def __init__(self, stream: StreamName, current: CurrentAgent, agents: AgentsReplay) -> None:
         store = agents.store
@@ -159,25 +93,23 @@ class AgentReplay:
         """Why nothing is done again any more."""
         self._store = store
         self._dry_run = agents.dry_run
-        self._tally = agents.tally
+        self._findings = agents.findings
         self._comparison = agents.comparison
         self._is_redacted = agents.is_redacted
-        self._changes = agents.changes
         self._changed: set[str] = set()
         """Paths of its configuration that are known to be others today."""
         self._state = SESSION_CORE.initial()
         self._conversation = Conversation(store.read_payloads)
         self._recalling = PastRecalling(store, current.agent)
-        self._decisions: CurrentDecisions | None = CurrentDecisions(
-            stream, current, agents.current, agents.comparison.accepts
-        )
+        self._decisions: CurrentDecisions | None = self._deciding()
         self._configured: dict[int, AgentConfiguration] = {}
         self._places: list[tuple[int, int]] = [(0, 0)]
         """Position and time of each version."""
         self._ancestors: tuple[SessionId, ...] = ()
         self._parted = 0
         """So often a decision was another one, and that was meant."""
-        self._found: set[What] = set()
+        self._never_answered = NeverAnswered()
+        self._found: set[str] = set()
         self._failed: list[Divergence] = []
         """Where today's code raises in this batch, and did not when it was recorded."""
         self.core_version: int | None = None
@@ -189,26 +121,23 @@ class AgentReplay:
         """Do one batch again; return what differs in it, of each kind of comparison the first of the session.
 
         Args:
-            batch: the next one.
             compared: False = it is only folded.
-
-        Raises:
-            LogFormatError: an event cannot be decoded, or contradicts those before it.
-            PersistenceError: the log cannot be read.
         """
         events = SESSION_CODEC.decode_all(batch)
         stimulus = events[0]
         if isinstance(stimulus, ev.SessionOpened):
             self._ancestors = await ancestors_of(self._store, self._session, batch[0])
         if self._gone:
-            self._tally.miss("decision", event_ref(self._stream, batch[0].version), self._gone)
+            self._findings.miss("decision", event_ref(self._stream, batch[0].version), self._gone)
             return []
         self._failed = []
         found: list[Divergence] = []
         decided: Divergence | None = None
         if batch[0].stream == self._stream and compared:
-            admitted = admitted_otherwise(self._state, stimulus, batch[0].data, self._comparison)
+            admitted = admitted_otherwise(SESSION_CORE, self._state, stimulus, self._comparison)
             found = self._compared("admit", batch, admitted)
+            if (left := self._never_answered.left_by(batch, events)) is not None:
+                found += await self._built(left)
             found += await self._user_code(batch, stimulus)
             found += self._failed
             decided = await self._decided(batch)
@@ -216,9 +145,15 @@ class AgentReplay:
             self._decisions.fold(batch)
         if decided is not None:
             found.append(decided)
-        self._state = evolve_all(SESSION_CORE, events, self._state)
+        try:
+            self._state = evolve_all(SESSION_CORE, events, self._state)
+        except CODE_ERRORS:
+            if decided is None and self._decisions is not None:
+                raise
+            self._gone = "today's code cannot fold what is before it"
+            return found
         if decided is not None and decided.difference.path == EFFECTS_DIGEST:
-            found[-1] = self._with_effects_then(decided)
+            found[-1] = with_effects_then(decided, SESSION_CORE.pending(self._state))
         self._places += [(stored.position, stored.at) for stored in batch]
         for version, event in enumerate(events, batch[0].version):
             if isinstance(event, ev.AgentConfigured):
@@ -228,6 +163,18 @@ class AgentReplay:
             elif isinstance(event, ev.HandedOff):
                 self._hand_over(event.agent)
         return found
+
+    async def finish(self) -> list[Divergence]:
+        """Return what differs in what the session left open."""
+        left, self._failed = self._never_answered.left(), []
+        if left is None or self._gone:
+            return []
+        return await self._built(left) + self._failed
+
+    async def _built(self, built: Built) -> list[Divergence]:
+        if built.event.summary:
+            return await self._summary(built.batch, built.event, built.event.request)
+        return await self._turn(built.batch, built.event, built.event.request)
 
     def _hand_over(self, agent: str) -> None:
         current = self._agents.current(agent)
@@ -245,33 +192,23 @@ class AgentReplay:
         except LogFormatError:  # The log lacks a part of it, which each request that needs it says.
             return
         found = changed_configuration((recorded, *then), (current.configuration, *now))
-        self._changes.add(current.agent.name, place, found, self._changed)
+        self._findings.changed(current.agent.name, place, found, self._changed)
 
     async def _decided(self, batch: Sequence[StoredEvent]) -> Divergence | None:
         if self._decisions is None:
             why = AFTER_MEANT if self._parted > PARTED_MAX else AFTER_A_DIFFERENCE
-            self._tally.miss("decision", event_ref(self._stream, batch[0].version), why)
+            self._findings.miss("decision", event_ref(self._stream, batch[0].version), why)
             return None
         divergence = self._decisions.decide(batch)
-        self._tally.add("decision", differs=divergence is not None)
+        self._findings.compared("decision", differs=divergence is not None)
         if divergence is not None:
             self._decisions = None
         elif self._decisions.parted:
-            self._decisions = CurrentDecisions(
-                self._stream, self._first, self._agents.current, self._comparison.accepts
-            )
+            self._decisions = self._deciding()
             self._parted += 1
             if self._parted > PARTED_MAX or not await caught_up(self._decisions, self._store, batch[-1]):
                 self._decisions = None
         return divergence
-
-    def _with_effects_then(self, decided: Divergence) -> Divergence:
-        """Return a divergence of effects under the same keys, of which the log has a digest, with where they differ."""
-        then = json_of(SESSION_CORE.pending(self._state))
-        difference = first_difference(then, decided.now, "pending")
-        if difference is None:
-            return decided
-        return msgspec.structs.replace(decided, difference=difference, recorded=then)
 
     async def _user_code(self, batch: Sequence[StoredEvent], stimulus: ev.SessionEvent) -> list[Divergence]:
         match stimulus:
@@ -302,10 +239,7 @@ class AgentReplay:
         Code that raises differs from what is recorded, but where the same is recorded.
 
         Args:
-            what: it is for.
-            batch: that it is about.
-            work: done again.
-            part: which part of it, where that is not the agent's code.
+            part: which part of it, where that is not the agent's code; `OF_THE_LOG` needs no dry run.
             failed_then: why it failed when it was recorded; empty = it did not.
         """
         run = self._state.run
@@ -316,12 +250,13 @@ class AgentReplay:
             return await work()
 
         try:
-            return await self._dry_run.answer(f"{self._current.agent.name} {what} {part}", working)
-        except NotComparable as error:
+            name = f"{self._current.agent.name} {what} {part}"
+            return await (work() if part == OF_THE_LOG else self._dry_run.answer(name, working))
+        except (NotComparable, LogFormatError) as error:
             if isinstance(error, ActedInDryRun):
-                self._tally.refused(what, event_ref(self._stream, batch[0].version), error.acts)
-            self._tally.miss(what, event_ref(self._stream, batch[0].version), str(error))
-        except FailedInDryRun as error:
+                self._findings.refused(what, event_ref(self._stream, batch[0].version), error.acts)
+            self._findings.miss(what, event_ref(self._stream, batch[0].version), str(error))
+        except (FailedInDryRun, *FAULTS) as error:
             now = str(error)
             then: Json = failed_then or NOTHING
             difference = Difference(path=f"{what}.failure", left=then, right=now)
@@ -339,12 +274,15 @@ class AgentReplay:
     ) -> list[Divergence]:
         """Count a comparison, and return the first difference of its kind; for `judged` see `is_of_taken_out`."""
         if found is not None and self._is_redacted and is_of_taken_out(found, judged):
-            self._tally.miss(what, event_ref(self._stream, batch[0].version), TAKEN_OUT)
+            self._findings.miss(what, event_ref(self._stream, batch[0].version), TAKEN_OUT)
             return []
-        self._tally.add(what, differs=found is not None)
-        if found is None or what in self._found or what == "decision":
+        self._findings.compared(what, differs=found is not None)
+        if found is None:
             return []
-        self._found.add(what)
+        kind = ".".join(found.difference.path.split(".")[:2]) if what == "model" else what
+        if kind in self._found or what == "decision":
+            return []
+        self._found.add(kind)
         return [
             Divergence(
                 stream=self._stream,
@@ -373,9 +311,11 @@ class AgentReplay:
         return self._in_events("input", batch, event, now) if now is not None else []
 
     async def _turn(
-        self, batch: Sequence[StoredEvent], event: ev.ModelResponded | ev.ModelFailed, reference: RequestReference
+        self, batch: Sequence[StoredEvent], event: AskedFor, reference: RequestReference
     ) -> list[Divergence]:
-        pair = await self._done_again("request", batch, lambda: self._pair(event.run, event.turn, reference), "log")
+        pair = await self._done_again(
+            "request", batch, lambda: self._pair(event.run, event.turn, reference), OF_THE_LOG
+        )
         if pair is None:
             return []
         found = await self._input_guardrails(batch, event.turn, None)
@@ -385,14 +325,44 @@ class AgentReplay:
         made = await self._done_again("request", batch, lambda: self._requests_now(pair), failed_then=then)
         if made is not None:
             now, redacted = made
-            different = self._comparison.requests(pair.request, redacted, "request")
             if Comparison().requests(pair.request, redacted, "request") is None:
-                different = await self._in_sent(batch, reference.sent, now)
+                different = await self._in_sent("request", batch, reference.sent, now)
+            else:
+                different = self._comparison.requests(pair.request, redacted, "request")
             found += self._compared("request", batch, different)
         if isinstance(event, ev.ModelResponded):
             offered = made[0].tools if made is not None else pair.request.tools
             found += await self._answer(batch, event, pair, offered)
+            beside = partial(answers_beside, event, pair.prepared.answer, self._current, self._store)
+            found += await self._asked_again(batch, made[0] if made is not None else None, beside)
         return found
+
+    async def _asked_again(
+        self, batch: Sequence[StoredEvent], request: ModelRequest | None, beside: Beside, *, summary: bool = False
+    ) -> list[Divergence]:
+        """Compare what a model answers today to the request of today, where models are asked."""
+        if (ask := self._agents.ask) is None:
+            return []
+        place = event_ref(self._stream, batch[0].version)
+        if request is None:
+            self._findings.miss("model", place, "the request could not be made again")
+            return []
+        answer = await ask(self._current.agent.name + (SUMMARIES if summary else ""), request)
+        if isinstance(answer, Unanswered):
+            if answer.refused:
+                refused = Difference(path=f"{PATH}.failure", right=answer.why)
+                meant = self._comparison.accepts(refused)
+                found = None if meant else Mismatch(refused, NOTHING, answer.why)
+                return self._compared("model", batch, found, request.messages)
+            self._findings.miss("model", place, answer.why)
+            return []
+        done = await self._done_again("model", batch, lambda: beside(answer))
+        if done is None:
+            return []
+        then, now, differences = done
+        difference = next((each for each in differences if not self._comparison.accepts(each)), None)
+        found = Mismatch(difference, json_of(then), json_of(now)) if difference is not None else None
+        return self._compared("model", batch, found, request.messages)
 
     async def _input_guardrails(
         self, batch: Sequence[StoredEvent], turn: int, then: GuardrailTrip | None
@@ -479,7 +449,7 @@ class AgentReplay:
         if now is None:
             return []
         if Comparison().recall(recorded, now) is not None and (lacks := await self._recalling.lacks()) is not None:
-            self._tally.miss("recall", event_ref(self._stream, batch[0].version), lacks)
+            self._findings.miss("recall", event_ref(self._stream, batch[0].version), lacks)
             return []
         if Comparison().recall(recorded, now) is not None:
             # A memory may have changed between the decision to ask and the question.
@@ -494,107 +464,114 @@ class AgentReplay:
         request = (await self._current.requests.make(pair.wanted)).request
         return request, self._current.redaction.value(request)
 
-    async def _in_sent(self, batch: Sequence[StoredEvent], recorded: str, now: ModelRequest) -> Mismatch | None:
-        """Compare what leaves for a request that is the recorded one: the protocol and the provider make that of it."""
+    async def _in_sent(
+        self, what: What, batch: Sequence[StoredEvent], recorded: str, now: ModelRequest, by: Provider | None = None
+    ) -> Mismatch | None:
+        """Compare what leaves for a request that is the recorded one: the protocol and the provider make that of it.
+
+        Args:
+            recorded: the digest of what left; empty = it is not known.
+            by: makes summaries; None = it is the agent's provider, which streams where the configuration says so.
+        """
         if not recorded:
             return None
-        provider = self._current.provider
+        provider = by or self._current.provider
+        streamed = by is None and self._current.configuration.streaming
 
         async def leaving() -> str:
-            sent = sent_digest(provider, now, streamed=self._current.configuration.streaming)
+            sent = sent_digest(provider, now, streamed=streamed)
             if sent and form_of(sent) != form_of(recorded):
-                name = type(self._current.agent.provider).__name__
+                name = type(by or self._current.agent.provider).__name__
                 raise NotComparable(f"it left as {form_of(recorded)}, and {name} makes another form of it")
             return sent
 
-        sent = await self._done_again("request", batch, leaving, "as it leaves")
-        return self._comparison.mismatch(recorded, sent, "request.sent") if sent is not None else None
-
-    async def _context(self, pair: RequestPair, added: Sequence[SystemAddition]) -> tuple[ModelRequest, Context]:
-        plain, _ = await self._current.requests.plain(pair.wanted)
-        wanted = msgspec.structs.replace(pair.wanted, fits=self._state.fits)  # As it was known before the request.
-        return plain, context_of(plain, wanted, Prepared(prompt=pair.prepared.prompt, added=tuple(added)))
+        sent = await self._done_again(what, batch, leaving, "as it leaves")
+        return self._comparison.mismatch(recorded, sent, f"{what}.sent") if sent is not None else None
 
     async def _no_summary(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
         """Compare where a history was sent without being summarised first."""
         window = self._current.agent.context
-        summarised = pair.wanted.summarised > pair.wanted.asked
+        made = pair.wanted.summarised > pair.wanted.asked
         failed = any(note.startswith(NOT_SUMMARISED) for note in pair.prepared.notes)
-        if not isinstance(window, Summarising) or summarised or failed:
+        if not isinstance(window, Summarising) or made or failed:
             return []
 
-        async def planned() -> tuple[int | None]:
-            # Before requests were recorded with their tokens, what memories add was not counted.
-            added = pair.prepared.added if pair.reference.estimated else ()
-            plan = window.plan((await self._context(pair, added))[1])
-            return (plan.replaced if plan is not None else None,)
+        # Before requests were recorded with their tokens, what memories add was not counted.
+        added = pair.prepared.added if pair.reference.estimated else ()
+        now = await self._planned(batch, pair, added)
+        return self._compared("summary", batch, summarised(self._comparison, None, now[0])) if now is not None else []
 
-        now = await self._done_again("summary", batch, planned)
-        return self._compared("summary", batch, self._summarised(None, now[0])) if now is not None else []
+    async def _planned(
+        self, batch: Sequence[StoredEvent], pair: RequestPair, added: Sequence[SystemAddition]
+    ) -> tuple[SummaryNow | None] | None:
+        """Return the summary that today's window wants in place of a recorded one or of none; None = not known."""
 
-    def _summarised(self, recorded: int | None, now: int | None) -> Mismatch | None:
-        """Return whether a summary stands for another number of messages; None = none was made."""
-        left, right = (NOTHING if replaced is None else replaced for replaced in (recorded, now))
-        return self._comparison.whole(left, right, "summary.replaced")
+        async def work() -> tuple[SummaryNow | None]:
+            return (await planned(self._current, pair, added, self._state.fits),)
+
+        return await self._done_again("summary", batch, work)
 
     async def _summary(
-        self, batch: Sequence[StoredEvent], event: ev.ContextPrepared, reference: RequestReference
+        self, batch: Sequence[StoredEvent], event: ev.ContextPrepared | ev.RequestBuilt, reference: RequestReference
     ) -> list[Divergence]:
-        window = self._current.agent.context
         turn = self._state.run.turns if self._state.run is not None else 0
-        pair = await self._done_again("summary", batch, lambda: self._pair(event.run, turn, reference), "log")
-        if pair is None:
+        pair = await self._done_again("summary", batch, lambda: self._pair(event.run, turn, reference), OF_THE_LOG)
+        if pair is None or (done := await self._planned(batch, pair, pair.prepared.added)) is None:
             return []
-
-        async def asked() -> tuple[int | None, ModelRequest | None]:
-            if not isinstance(window, Summarising):
-                return None, None
-            plain, context = await self._context(pair, pair.prepared.added)
-            plan = window.plan(context)
-            return (plan.replaced, window.request(plain, plan)) if plan is not None else (None, None)
-
-        now = await self._done_again("summary", batch, asked)
-        if now is None:
-            return []
-        replaced, request = now
-        difference = self._summarised(event.replaced, replaced)
-        if difference is None and request is not None and event.replaced == replaced:
-            difference = self._comparison.requests(pair.request, request, "summary.request")
-        if difference is None:
-            difference = self._comparison.mismatch(event.summary, summary_now(event), "summary.messages")
-        return self._compared("summary", batch, difference)
+        (now,) = done
+        request = self._current.redaction.value(now.request) if now is not None else None
+        found = in_summary(self._comparison, event, pair.request, now, request)
+        same = request is not None and Comparison().requests(pair.request, request, "summary.request") is None
+        if found is None and same and now is not None:
+            found = await self._in_sent("summary", batch, reference.sent, now.request, now.provider)
+        differs = self._compared("summary", batch, found)
+        if isinstance(event, ev.ContextPrepared) and now is not None:
+            beside = partial(summaries_beside, event, now.plan, self._current, self._store)
+            differs += await self._asked_again(batch, now.request, beside, summary=True)
+        return differs
 
     async def _answer(
         self, batch: Sequence[StoredEvent], event: ev.ModelResponded, pair: RequestPair, offered: Sequence[ToolSpec]
     ) -> list[Divergence]:
         where = self._where(event.run, event.turn)
-
-        async def judged() -> ev.SessionEvent:
-            return await answer_now(
-                event, pair.prepared.answer, self._state, where, self._current, offered, self._store
-            )
-
-        now = await self._done_again("answer", batch, judged)
+        own = pair.prepared.answer
+        work = partial(answer_now, event, own, self._state, where, self._current, offered, self._store)
+        now = await self._done_again("answer", batch, work)
         return self._in_events("answer", batch, event, now) if now is not None else []
+
+    async def _body(self, batch: Sequence[StoredEvent], event: RecordedResult, of: SessionContext) -> BodyRan | None:
+        """Return what today's body of a pure tool gives; None = none ran, and what is recorded is given to hooks."""
+        current, call = self._current, find_call(self._state, event.call)
+        denied = not isinstance(event, ev.ToolCallCompleted) and event.kind == "denied"
+        if call is None or denied or not is_of_the_body(event, call, current):
+            return None
+        known, tool = current.tools.get(call.name), current.tools.pure(call.name)
+        ran: BodyRan | None = None
+        if tool is not None and self._is_redacted and is_redacted(call.input):
+            self._findings.miss("result", event_ref(self._stream, batch[0].version), TAKEN_OUT)
+        elif tool is not None:
+            work = partial(body_now, call, tool, current, of, self._state.at)
+            ran = await self._done_again("result", batch, work, f"of {call.name}")
+        self._findings.gave(call.name, known.spec.effect if known is not None else None, today=ran is not None)
+        return ran
 
     async def _result(self, batch: Sequence[StoredEvent], event: RecordedResult) -> list[Divergence]:
         of = session_context(self._session, self._ancestors, self._state)
-        again = result_now(event, self._state, of, self._current, self._store)
+        ran = await self._body(batch, event, of) if self._agents.answers.tools else None
+        again = result_now(event, self._state, of, self._current, self._store, ran)
         if again is None:
             return []
         now = await self._done_again("call", batch, again)
         if now is None:
             return []
         left, right = now.refused_then, now.refused
-        found: Mismatch | None = None
-        if left != right:
-            sides: tuple[Json, Json] = (NOTHING if left is None else left, NOTHING if right is None else right)
-            found = self._comparison.whole(*sides, "call.refused")
-            if found is not None:
-                found = Mismatch(found.difference, {**now.call, "refused": left}, {**now.call, "refused": right})
+        sides: tuple[Json, Json] = (NOTHING if left is None else left, NOTHING if right is None else right)
+        found = self._comparison.whole(*sides, "call.refused")
+        if found is not None:
+            found = Mismatch(found.difference, {**now.call, "refused": left}, {**now.call, "refused": right})
         divergences = self._compared("call", batch, found)
         if now.missed is not None:
-            self._tally.miss("result", event_ref(self._stream, batch[0].version), now.missed)
+            self._findings.miss("result", event_ref(self._stream, batch[0].version), now.missed)
         elif now.event is not None:
             divergences += self._in_events("result", batch, event, now.event)
         return divergences

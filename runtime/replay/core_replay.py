@@ -1,88 +1,58 @@
 """One stream, done again with today's code: folded, or decided anew and compared with what was recorded.
 
-Read `refold.events.core.pure_core` first. What a replay finds is defined here, too: `Divergence`, and what `Compared`
-counts at level `decide`. The rule: nothing here decides by itself. Each recorded stimulus goes through `replan`, which
-the live shell uses, too, from the state that the batches before it led to, and what comes out must be what the log
-holds: the same consequences, and the same effects in flight.
+Read `refold.events.core.pure_core` first. The rule: nothing here decides by itself. Each recorded stimulus goes through
+`replan`, which the live shell uses, too, from the state that the batches before it led to, and what comes out must be
+what the log holds: the same consequences, and the same effects in flight.
+
+Commands are not recorded; a stimulus of Refold's own kinds has what its command said, so that the command is made from
+it again, for `admit`. What that refused then is in no log. The rule: what a stimulus does not have (how the caller
+named the parts that are set aside, ids that an import renames, the digest of a command under a key) is taken from the
+stimulus, and so is not compared.
 """
 
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from traceback import walk_tb
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from refold.events.core.codec import EventCodec
-from refold.events.core.content import Json, Message
-from refold.events.core.difference import NOTHING, Difference, json_of
-from refold.events.core.errors import CoreFailed, LogFormatError, RefoldError
+from refold.events.core.content import Json, Message, ToolResultBlock
+from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
+from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError, RefoldError
 from refold.events.core.event import Event
-from refold.events.core.ids import StreamName, event_ref
-from refold.events.core.pure_core import Effect, PureCore, Versioned, evolve_all, keys_of, noted, replan
-from refold.events.core.records import StoredEvent
+from refold.events.core.ids import StreamName
+from refold.events.core.pure_core import (
+    CommandKey,
+    Effect,
+    KeyedEvent,
+    PureCore,
+    Recorded,
+    Versioned,
+    evolve_all,
+    keys_of,
+    noted,
+    replan,
+)
+from refold.events.core.records import StoredEvent, event_ref
+from refold.events.kinds import breaker, deduplicator, episodic, graph, runtime, semantic, tool, working_memory
 from refold.events.model.messages import RequestReference
-from refold.events.session.events import AgentConfigured, SessionEvent, TerminalEvent
+from refold.events.model.refused import Part
+from refold.events.session import commands
+from refold.events.session import events as ev
 from refold.events.session.state import SessionState
+from refold.inspection.kinds import KINDS
 from refold.inspection.log_reading import Batches
-from refold.replay.admitting import admitted_otherwise
-from refold.replay.comparing import Accepts, Comparison, nothing_accepted
+from refold.replay.comparing import CODE_ERRORS, Accepts, Comparison, Mismatch, is_redacted, nothing_accepted
+from refold.replay.findings import Differs, Divergence
 from refold.stores.event_store import EventStore
-from refold.tools.dry_run import ACTS_KEPT, RefusedAct
 
 S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
-
-CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
-"""What today's code raises on a batch that it has no meaning for."""
-
-What = Literal["admit", "input", "guardrail", "recall", "request", "summary", "answer", "call", "result", "decision"]
-"""What is compared at level `decide`: whether today's agent does the same with what was recorded.
-
-`admit`: what becomes of the commands that stimuli were made from. `input`: of what was sent, after `on_user_message`.
-`guardrail`: which input guardrail trips. `recall`: what of the memories enters a request. `request`: what a model is
-asked, after offer, window and `on_pre_llm`. `summary`: when a history is summarised, what is asked for it, and what it
-is told as. `answer`: what becomes of a model's answer by `on_post_llm`, argument checks, policy, output type and output
-guardrails. `call`: whether `on_tool_call` lets a body run. `result`: of what a tool gave, after `on_tool_result` and
-the limit of results, and what skills say.
-`decision`: what the session's core decides under today's configuration.
-"""
-
-ORDER: tuple[What, ...] = (
-    "admit",
-    "input",
-    "guardrail",
-    "recall",
-    "request",
-    "summary",
-    "answer",
-    "call",
-    "result",
-    "decision",
-)
-
-REASONS_MAX = 50
-"""Of each kind of comparison at most so many reasons are told apart."""
-
-OTHER_REASONS = "other reasons"
-
-AFTER_A_DIFFERENCE = "it follows a decision that differs"
-"""Why the later decisions of a session are not compared."""
-
-PARTED_MAX = 20
-"""So often in one session the decisions go on behind one that is meant to be another; each time its log is read."""
-
-AFTER_MEANT = f"it follows more than {PARTED_MAX} decisions that differ and are meant to"
-
-Differs = Literal["history", "consequence", "missing", "extra", "pending", "failure"] | What
-"""How today's code and a recorded batch differ.
-
-`history`: what a model was sent of the history is not what its events add up to today. `consequence`: another event, or
-another field. `missing`: recorded, and not decided now. `extra`: decided now, and not
-recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it.
-"""
 
 EFFECTS_DIGEST = "pending.digest"
 """Path of a difference in effects that have the same keys."""
@@ -90,151 +60,8 @@ EFFECTS_DIGEST = "pending.digest"
 _encode = msgspec.json.Encoder().encode
 
 
-class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where today's code does not do what a stream recorded."""
-
-    stream: StreamName
-    version: int
-    """Of the event that differs; where an event is `extra`, the version that it would have."""
-    batch: int
-    """Version of the stimulus that was fed to today's code."""
-    position: int
-    """Of that stimulus."""
-    differs: Differs
-    difference: Difference
-    """Its path begins at the batch: `consequences[1].turn`, `pending[0]`; left is recorded, right is now."""
-    recorded: Json = NOTHING
-    """The whole event, or all pending keys, as recorded; left out where nothing was."""
-    now: Json = NOTHING
-    """The same as decided now; of a failure, the error's text, and where in the code it was raised."""
-    core_version: int | None = None
-    """`CORE_VERSION` of the code that recorded it, where the stream says."""
-
-    def __str__(self) -> str:
-        place = event_ref(self.stream, self.version)
-        match self.differs:
-            case "failure":
-                return f"{place}: failure: {self.now}"
-            case "missing" | "extra":
-                return f"{place}: {self.differs}: {self.difference}"
-            case _:  # The path begins with that word.
-                return f"{place}: {self.difference}"
-
-
-class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """Why some comparisons could not be made."""
-
-    why: str
-    times: int
-    first: str
-    """The first place, such as `session/alice@12`."""
-
-
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """How often one thing was compared."""
-
-    what: What
-    compared: int = 0
-    """How often it could be done again."""
-    differ: int = 0
-    """How often it then was not as recorded."""
-    not_compared: tuple[NotCompared, ...] = ()
-    """The reasons why it could not be, in the order in which they came up."""
-
-
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that code tried to do, and that was refused."""
-
-    what: str
-    """Such as `os.remove`, or `the tool weather`."""
-    on: str
-    """What it would have been done to the first time, such as a path; empty = `what` says it."""
-    place: str
-    """Where in the application's code: `shop/hooks.py:31 in Stock.on_pre_llm`; empty = nowhere in it."""
-    comparison: What
-    """What was being done again."""
-    times: int
-    first: str
-    """The first place in the log, such as `session/alice@12`."""
-
-
-class Tally:
-    """Counts the comparisons of level `decide`."""
-
-    def __init__(self) -> None:
-        self._compared: dict[What, int] = {}
-        self._differ: dict[What, int] = {}
-        self._missed: dict[What, dict[str, tuple[int, str]]] = {}
-        self._tried: dict[tuple[str, str, What], Tried] = {}
-
-    def add(self, what: What, *, differs: bool) -> None:
-        """Count a comparison."""
-        self._compared[what] = self._compared.get(what, 0) + 1
-        self._differ[what] = self._differ.get(what, 0) + differs
-
-    def miss(self, what: What, place: str, why: str, times: int = 1) -> None:
-        """Count one that could not be made."""
-        reasons = self._missed.setdefault(what, {})
-        if why not in reasons and len(reasons) >= REASONS_MAX:
-            why = OTHER_REASONS
-        before, first = reasons.get(why, (0, place))
-        reasons[why] = (before + times, first)
-
-    def refused(self, what: What, place: str, acts: Sequence[RefusedAct]) -> None:
-        """Count what code tried instead of giving an answer."""
-        for act in acts:
-            tried = Tried(what=act.what, on=act.on, place=act.place, comparison=what, times=1, first=place)
-            self._add_tried(tried)
-
-    def _add_tried(self, tried: Tried) -> None:
-        name = (tried.what, tried.place, tried.comparison)
-        known = self._tried.get(name)
-        if known is not None:
-            self._tried[name] = msgspec.structs.replace(known, times=known.times + tried.times)
-        elif len(self._tried) < ACTS_KEPT:
-            self._tried[name] = tried
-
-    def merge(self, later: "Tally") -> None:
-        """Add what another one counted after this one."""
-        for mine, others in ((self._compared, later._compared), (self._differ, later._differ)):
-            for what, number in others.items():
-                mine[what] = mine.get(what, 0) + number
-        for what, reasons in later._missed.items():
-            for why, (times, first) in reasons.items():
-                self.miss(what, first, why, times)
-        for tried in later._tried.values():
-            self._add_tried(tried)
-
-    def tried(self) -> tuple[Tried, ...]:
-        """Return what code tried, in the order in which it first did."""
-        return tuple(self._tried.values())
-
-    def report(self) -> tuple[Compared, ...]:
-        """Return what was counted, in a fixed order; what never came up is left out."""
-        return tuple(
-            Compared(
-                what=what,
-                compared=self._compared.get(what, 0),
-                differ=self._differ.get(what, 0),
-                not_compared=tuple(
-                    NotCompared(why=why, times=times, first=first)
-                    for why, (times, first) in self._missed.get(what, {}).items()
-                ),
-            )
-            for what in ORDER
-            if what in self._compared or what in self._missed
-        )
-
-
 class CoreReplay(Generic[S, E]):
-    """Takes the batches of one stream, oldest first. After a divergence it is of no more use.
-
-    Args:
-        stream: its name.
-        core: the four functions that decide it.
-        codec: reads its events.
-        accepts: says of a difference whether it is meant.
-    """
+    """Takes the batches of one stream, oldest first. After a divergence it is of no more use."""
 
     def __init__(
         self,
@@ -250,20 +77,22 @@ class CoreReplay(Generic[S, E]):
         self._state = core.initial()
         self._history = HistoryDigest()
         self._wanted: tuple[str, ...] = ()
-        self.admits = True
+        self.admits = core in OWN_CORES
         """Whether stimuli are compared with what `admit` makes of their commands."""
         self.core_version: int | None = None
         """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
         self.parted = False
         """Whether the state is not the recorded one any more: a consequence differs, and that is meant."""
+        self.taken_out = False
+        """Whether the last stimulus is another one today, perhaps since names became the same in a bundle."""
+
+    @property
+    def state(self) -> S:
+        return self._state
 
     def fold(self, batch: Sequence[StoredEvent]) -> Divergence | None:
-        """Evolve the state through a batch; return where today's fold fails on it, if it does.
-
-        Raises:
-            LogFormatError: an event cannot be decoded, or the batch has no beginning.
-        """
-        recorded = self._decoded(batch)
+        """Evolve the state through a batch; return where today's fold fails on it, if it does."""
+        recorded = [self._stimulus(batch), *map(self._decoded, batch[1:])]
         done = [-2]  # Nothing; -1 is the stimulus.
 
         def counted() -> Iterator[E]:
@@ -279,12 +108,8 @@ class CoreReplay(Generic[S, E]):
         return None
 
     def decide(self, batch: Sequence[StoredEvent]) -> Divergence | None:
-        """Decide again what follows from a batch's stimulus; return the first difference, if there is one.
-
-        Raises:
-            LogFormatError: an event cannot be decoded, or the batch has no beginning.
-        """
-        (stimulus,) = self._decoded(batch[:1])
+        """Decide again what follows from a batch's stimulus; return the first difference, if there is one."""
+        stimulus = self._stimulus(batch)
         if (divergence := self._in_history(batch, stimulus)) is not None:
             return divergence
         try:
@@ -299,10 +124,10 @@ class CoreReplay(Generic[S, E]):
         self._wanted = pending
         if _are_recorded(plan.events, batch):  # Nearly always, and then nothing of them need be decoded.
             return self._in_pending(batch, pending, wanted)
-        recorded = self._decoded(batch)[1:]
+        recorded = [self._decoded(stored) for stored in batch[1:]]
         return self._in_consequences(batch, recorded, plan.events[1:]) or self._in_pending(batch, pending, wanted)
 
-    def _decoded(self, batch: Sequence[StoredEvent]) -> list[E]:
+    def _stimulus(self, batch: Sequence[StoredEvent]) -> E:
         first = batch[0]
         if first.version != first.batch:
             place = event_ref(self._stream, first.version)
@@ -310,17 +135,21 @@ class CoreReplay(Generic[S, E]):
                 f"event {place} belongs to the batch of version {first.batch}, which does not begin there; "
                 "`refold check` says what else is wrong with the log"
             )
-        events = self._codec.decode_all(batch)
-        for event in events:
-            if isinstance(event, AgentConfigured):
-                self.core_version = event.configuration.code.core
-        return events
+        return self._decoded(first)
+
+    def _decoded(self, stored: StoredEvent) -> E:
+        event = self._codec.decode(stored)
+        decoded: object = event
+        if type(decoded) is ev.AgentConfigured:
+            self.core_version = decoded.configuration.code.core
+        return event
 
     def _in_history(self, batch: Sequence[StoredEvent], stimulus: E) -> Divergence | None:
         """Compare the history that a model was sent, of which the log has the length and a digest."""
         sent = getattr(stimulus, "request", None)
         state: object = self._state
-        if not isinstance(sent, RequestReference) or not sent.digest or not isinstance(state, SessionState):
+        # `type` and not `isinstance`, here and below: of a Struct's class that takes many times as long.
+        if type(sent) is not RequestReference or type(state) is not SessionState or not sent.digest:
             return None
         agreed, length = self._history.agreed, min(len(state.messages), sent.messages)
         digest = self._history.digest_of(state.messages, length)
@@ -341,13 +170,15 @@ class CoreReplay(Generic[S, E]):
         return self._divergence(batch, -1, "history", difference, now=now)
 
     def _in_admitted(self, batch: Sequence[StoredEvent], stimulus: E) -> Divergence | None:
-        """Compare the stimulus of a session with what `admit` makes today of its command."""
-        state: object = self._state
-        event: object = stimulus
-        if not self.admits or not isinstance(state, SessionState):
+        """Compare the stimulus with what `admit` makes today of its command."""
+        self.taken_out = False
+        if not self.admits:
             return None
-        found = admitted_otherwise(state, cast("SessionEvent", event), batch[0].data, self._comparison)
+        found = admitted_otherwise(self._core, self._state, stimulus, self._comparison)
         if found is None:
+            return None
+        if isinstance(stimulus, KeyedEvent) and is_redacted((stimulus, self._state)):
+            self.taken_out = True
             return None
         return self._divergence(batch, -1, "admit", found.difference, recorded=found.recorded, now=found.now)
 
@@ -375,7 +206,7 @@ class CoreReplay(Generic[S, E]):
 
     def _counted_alike(self, recorded: E, now: E) -> E:
         """Return an event of now without what the recorded one was not counted for: logs of before have no totals."""
-        if isinstance(now, TerminalEvent) and isinstance(recorded, TerminalEvent) and recorded.totals is None:
+        if isinstance(now, ev.TerminalEvent) and isinstance(recorded, ev.TerminalEvent) and recorded.totals is None:
             return msgspec.structs.replace(now, totals=None)
         return now
 
@@ -432,30 +263,33 @@ def _are_recorded(events: Sequence[Event], batch: Sequence[StoredEvent]) -> bool
     """Tell whether the consequences among the events are written as those of a batch are."""
     if len(events) != len(batch):
         return False
-    for place in range(1, len(batch)):
-        event, stored = events[place], batch[place]
-        at = event.at
-        msgspec.structs.force_setattr(event, "at", 0)  # Stands beside the data in a log.
+    at = events[0].at
+    for event, stored in zip(events[1:], batch[1:], strict=True):
+        force_setattr(event, "at", 0)  # Stands beside the data in a log.
         same = _encode(event) == stored.data
-        msgspec.structs.force_setattr(event, "at", at)
+        force_setattr(event, "at", at)
         if not same or stored.at != at:
             return False
     return True
 
 
 async def caught_up(again: CoreReplay[S, E], store: EventStore, last: StoredEvent) -> bool:
-    """Take a stream up to an event without deciding anything; return whether it can be folded.
-
-    Raises:
-        LogFormatError: an event cannot be decoded.
-        PersistenceError: the log cannot be read.
-    """
+    """Take a stream up to an event without deciding anything; return whether it can be folded."""
     async for batch in Batches(store, last.stream):
         if again.fold(batch) is not None:
             return False
         if batch[-1].version >= last.version:
             break
     return True
+
+
+def with_effects_then(decided: Divergence, effects: Sequence[Effect]) -> Divergence:
+    """Return a divergence of effects under the same keys, of which a log has a digest, with where they differ."""
+    then = json_of(effects)
+    difference = first_difference(then, decided.now, "pending")
+    if difference is None:
+        return decided
+    return msgspec.structs.replace(decided, difference=difference, recorded=then)
 
 
 class HistoryDigest:
@@ -472,9 +306,9 @@ class HistoryDigest:
         """Return the SHA-256 over the JSON of the first messages, as `refold.actors.calls.conversation` makes it."""
         if source is not self._source or length < self._counted:
             self._source, self._counted, self.agreed, self._digest = source, 0, 0, hashlib.sha256()
-        for message in source[self._counted : length]:
-            self._digest.update(_encode(message))
-            self._counted += 1
+        if length > self._counted:
+            self._digest.update(b"".join(map(_encode, source[self._counted : length])))
+            self._counted = length
         return self._digest.hexdigest()
 
 
@@ -493,3 +327,211 @@ def _words_of_fault(error: BaseException) -> str:
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in sys.stdlib_module_names
     ]
     return words + lines[-1] if lines else words
+
+
+OWN_CORES = frozenset(kind.core for kind in KINDS.values())
+"""Those whose commands can be made again."""
+
+
+def _key(event: KeyedEvent) -> str | None:
+    return event.command.key if event.command is not None else None
+
+
+def _ended(
+    state: breaker.BreakerState,
+    event: breaker.FailureCounted
+    | breaker.FailuresCleared
+    | breaker.CircuitOpened
+    | breaker.ProbeReleased
+    | breaker.CircuitClosed,
+) -> breaker.BreakerCommand:
+    """Return the end of a call; or what a breaker that had no log before took up, where no end of a call says it."""
+    error, ended_at = getattr(event, "error", ""), getattr(event, "decided_at", 0)
+    match event:
+        case breaker.ProbeReleased():
+            end: breaker.CallEnd = "neither"
+        case breaker.FailuresCleared() | breaker.CircuitClosed():
+            end = "succeeded"
+        case breaker.FailureCounted(failures=failures) | breaker.CircuitOpened(failures=failures):
+            end, next_failure = "failed", failures == state.failures + 1
+            opens = isinstance(event, breaker.CircuitOpened)
+            if state.phase == "closed" and not (next_failure and opens == (failures >= state.threshold)):
+                return breaker.TakeUp(failures=failures, error=error, opened_at=ended_at, key=_key(event))
+    permit = breaker.Permit(state.generation, state.probe)  # The end of another call says nothing.
+    return breaker.EndCall(permit=permit, end=end, error=error, ended_at=ended_at, key=_key(event))
+
+
+def _seen(_: breaker.BreakerState, event: breaker.SharedStateSeen) -> breaker.NoteSharedState:
+    return breaker.NoteSharedState(seen=msgspec.structs.replace(event, at=0, command=None), key=_key(event))
+
+
+COMMANDS: dict[type[Event], Callable[..., Any]] = {
+    ev.SessionOpened: commands.OpenSession,
+    ev.SessionDescribed: commands.DescribeSession,
+    ev.AgentConfigured: commands.Configure,
+    ev.HistoryImported: commands.ImportHistory,
+    ev.HistoryCleared: commands.ClearHistory,
+    ev.HistoryRewound: commands.RewindHistory,
+    ev.InputSetAside: commands.SetContentAside,
+    ev.ContentTakenBack: commands.TakeContentBack,
+    ev.InputQueued: commands.SendInput,
+    ev.TimerSet: commands.SendInput,
+    ev.TurnAllowed: commands.AllowTurn,
+    ev.CancelRequested: commands.CancelRun,
+    ev.ToolApprovalDecided: commands.DecideApproval,
+    ev.QuestionAsked: commands.RecordQuestion,
+    ev.QuestionAnswered: commands.AnswerQuestion,
+    ev.RunResumed: commands.ResumeRun,
+    ev.ContextPrepared: commands.RecordContext,
+    ev.RequestBuilt: ev.RequestBuilt,
+    ev.ModelResponded: commands.RecordModelResponse,
+    ev.GuardrailTripped: commands.RecordGuardrailTrip,
+    ev.ModelInterrupted: ev.ModelInterrupted,
+    ev.ModelFailed: commands.RecordModelFailure,
+    ev.ToolCallCompleted: commands.RecordToolResult,
+    ev.ToolAttemptFailed: commands.RecordToolResult,
+    ev.ToolCallFailed: commands.RecordToolResult,
+    ev.ToolResultLate: commands.RecordToolResult,
+    ev.ToolCallWaiting: ev.ToolCallWaiting,
+    ev.TimerFired: ev.TimerFired,
+    episodic.EpisodeAdded: episodic.AddEpisode,
+    episodic.EpisodesRecalled: episodic.NoteRecalled,
+    episodic.EpisodesCleared: episodic.ClearEpisodes,
+    episodic.CapacityChanged: episodic.ChangeCapacity,
+    working_memory.ItemSet: working_memory.SetItem,
+    working_memory.ItemUsed: working_memory.UseItem,
+    working_memory.ItemRemoved: working_memory.RemoveItem,
+    working_memory.ItemsCleared: working_memory.ClearItems,
+    working_memory.RoomChanged: working_memory.ChangeRoom,
+    semantic.EntryPut: semantic.PutEntry,
+    semantic.EntryRemoved: semantic.RemoveEntry,
+    semantic.EntriesCleared: semantic.ClearEntries,
+    semantic.DimensionChanged: semantic.ChangeDimension,
+    graph.EntityAdded: graph.AddEntity,
+    graph.EntityRemoved: graph.RemoveEntity,
+    graph.RelationshipAdded: graph.AddRelationship,
+    graph.RelationshipRemoved: graph.RemoveRelationship,
+    breaker.BreakerConfigured: breaker.ConfigureBreaker,
+    breaker.ProbeBegun: breaker.BeginProbe,
+    breaker.FailureCounted: _ended,
+    breaker.FailuresCleared: _ended,
+    breaker.CircuitOpened: _ended,
+    breaker.ProbeReleased: _ended,
+    breaker.CircuitClosed: _ended,
+    breaker.SharedStateSeen: _seen,
+    deduplicator.WorkClaimed: deduplicator.ClaimWork,
+    deduplicator.WorkFinished: deduplicator.FinishWork,
+    deduplicator.WorkReleased: deduplicator.ReleaseWork,
+    tool.ToolDefined: tool.DefineTool,
+    tool.ToolCallAbandoned: tool.AbandonCall,
+    runtime.RuntimeStarted: runtime.RuntimeStarted,
+    runtime.RuntimeClosed: runtime.RuntimeClosed,
+    runtime.ActorFailed: runtime.ActorFailed,
+    runtime.RecallsNoted: runtime.RecallsNoted,
+}
+"""The command that becomes each stimulus, of whose fields those of one name are the same; or what makes it again, given
+the state before and the stimulus."""
+
+_SHARED: dict[type[Event], tuple[str, ...]] = {
+    event: tuple(name for name in command.__struct_fields__ if name in event.__struct_fields__ and name != "at")
+    for event, command in COMMANDS.items()
+    if isinstance(command, type) and issubclass(command, msgspec.Struct)
+}
+
+
+def _described(state: SessionState, event: ev.SessionDescribed) -> dict[str, object]:
+    return {"metadata": {**dict.fromkeys(state.metadata), **event.metadata}}
+
+
+def _aside(state: SessionState, event: ev.InputSetAside) -> dict[str, object]:
+    return {"named": (), "parts": tuple(_parts(state, event)), "at": state.version}
+
+
+def _parts(state: SessionState, event: ev.InputSetAside) -> Iterator[Part]:
+    for aside in event.messages:
+        before = state.messages[aside.place].content
+        for number, (block, stands) in enumerate(zip(before, aside.stands.content, strict=False)):
+            if isinstance(block, ToolResultBlock) and isinstance(stands, ToolResultBlock):
+                pairs = enumerate(zip(block.content, stands.content, strict=False))
+                yield from (Part(aside.place, number, inside) for inside, (mine, other) in pairs if mine != other)
+            elif block != stands:
+                yield Part(aside.place, number)
+
+
+def _summarised(state: SessionState, event: ev.ContextPrepared) -> dict[str, object]:
+    return {"turn": state.run.turns if state.run is not None else 0, "asked": 0, "after": state.summarised}
+
+
+_FURTHER: dict[type[Event], Callable[[Any, Any], dict[str, object]]] = {
+    ev.SessionDescribed: _described,
+    ev.InputSetAside: _aside,
+    ev.InputQueued: lambda _, event: {"now": event.joins is not None},
+    ev.ContextPrepared: _summarised,
+    ev.GuardrailTripped: lambda _, event: {"asked": 0},
+    ev.QuestionAsked: lambda _, event: {"attempt": 0},
+    ev.ToolAttemptFailed: lambda _, event: {"again": True},
+    **{event: lambda _, stimulus: {"key": _key(stimulus)} for event in _SHARED if issubclass(event, KeyedEvent)},
+}
+"""What else a command says, by the stimulus that it became."""
+
+_OF_THE_COMMAND: dict[type[Event], tuple[str, ...]] = {
+    ev.HistoryImported: ("digest",),
+    ev.InputSetAside: ("messages", "digest"),
+    ev.ModelInterrupted: ("content",),
+}
+"""Fields of a stimulus that follow from what it does not have of its command: its names, why, or which command it was.
+"""
+
+
+def admitted_otherwise(
+    core: PureCore[Any, Any, Any], state: object, stimulus: Event, comparison: Comparison
+) -> Mismatch | None:
+    """Return how what `admit` decides today in a state differs from a recorded stimulus; None = it does not.
+
+    A type of event that no command becomes is a difference as well, but for the first of a fork.
+    """
+    kind = type(stimulus)
+    if kind is ev.SessionForked:
+        return None
+    now: object = None
+    refused = f"no command becomes a {kind.__name__}"
+    if (made_by := COMMANDS.get(kind)) is not None:
+        try:
+            if (shared := _SHARED.get(kind)) is None:
+                command = made_by(state, stimulus)
+            else:
+                fields = {name: getattr(stimulus, name) for name in shared}
+                if (further := _FURTHER.get(kind)) is not None:
+                    fields |= further(state, stimulus)
+                command = made_by(**fields)
+            now = core.admit(state, command)
+        except CommandRejected as error:
+            refused = str(error)
+        except CODE_ERRORS as error:
+            refused = f"{type(error).__name__}: {error}"
+    if now is not None and type(now) is kind:
+        force_setattr(now, "at", stimulus.at)
+        if now == stimulus:  # Nearly always.
+            return None
+    if isinstance(now, Recorded):
+        now, refused = None, "nothing is to be recorded"
+    if not isinstance(now, msgspec.Struct):
+        left, right = json_of(stimulus), refused
+        difference = Difference(path="admit", left=left, right=right)
+        return None if comparison.accepts(difference) else Mismatch(difference, left, right)
+    if type(now) is kind:
+        for name, value in _not_compared(stimulus, now):
+            force_setattr(now, name, value)
+    return comparison.mismatch(stimulus, now, "admit")
+
+
+def _not_compared(stimulus: Event, now: object) -> Iterator[tuple[str, object]]:
+    """Give the fields that are taken from a stimulus, of which it does not have what they follow from."""
+    for name in _OF_THE_COMMAND.get(type(stimulus), ()):
+        yield name, getattr(stimulus, name)
+    if isinstance(stimulus, ev.ModelResponded) and stimulus.stop_details is None:
+        yield "stop_details", None  # Logs of before do not have them.
+    if isinstance(stimulus, KeyedEvent) and isinstance(now, KeyedEvent) and stimulus.command and now.command:
+        yield "command", CommandKey(now.command.key, stimulus.command.digest)
+        if isinstance(stimulus, episodic.EpisodeAdded) and is_redacted(stimulus.command.key):
+            yield "id", stimulus.id  # Was made of the key.

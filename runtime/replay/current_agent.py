@@ -1,27 +1,25 @@
 """An agent as today's code has it, for a replay: all of it that decides, and nothing that acts.
 
-Its provider is never asked, its tools give what was recorded of them, and its memories are those of the log at the
-place that is done again. `input_now`, `answer_now` and `result_now` return the event that would be recorded today, in
-the state in which the recorded one was: what user code was given is in the log, whether it changed it or not.
+From where the answers of its model, tools and memories come is in `refold.replay.answers`. `input_now`, `answer_now`
+and `result_now` return the event that would be recorded today, in the state in which the recorded one was: what user
+code was given is in the log, whether it changed it or not.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias, TypeGuard, cast
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from refold.actors.calls.middleware import CallRefused, HookContext, Hooks
+from refold.actors.agent.guardrails import Guardrails
+from refold.actors.calls.context import HookContext, SessionContext
+from refold.actors.calls.middleware import CallRefused, Hooks
+from refold.actors.calls.policy import AnswerRules
 from refold.actors.calls.questions import CallFailed
-from refold.actors.calls.recall import Recalling, Remembered, seen_in
 from refold.actors.calls.request import RequestMaker, WantedRequest
-from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, failure, result_content
-from refold.actors.calls.tool_context import SessionContext, ToolContext
+from refold.actors.calls.results import WithLimit, failure, result_content
+from refold.actors.calls.tool_context import ToolContext
 from refold.actors.calls.validation import checked_response
-from refold.actors.calls.verdicts import AnswerRules
-from refold.actors.cancellation import CancellationToken
-from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import AgentTool, AnyAgent, HandoffTool
-from refold.agents.middleware_tools import HookedTools
+from refold.agents.agent import AgentTool, AnyAgent, HandoffTool, with_subagents
 from refold.agents.opened_deps import is_opened_first
 from refold.agents.redact import redaction_of_agents
 from refold.agents.skill import LOAD_SKILL
@@ -29,18 +27,18 @@ from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import (
     AnswerContent,
     ErrorKind,
-    GivenContent,
     JsonObject,
     Message,
     ResultContent,
-    StoredBlock,
     TextBlock,
     ToolUseBlock,
     text_of,
     tool_uses,
 )
+from refold.events.core.difference import Difference
 from refold.events.core.errors import AgentLoopError, ToolError
 from refold.events.core.ids import AgentId, PayloadHash, StreamName
+from refold.events.core.pure_core import State
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import (
     CORE_VERSION,
@@ -50,27 +48,31 @@ from refold.events.model.configuration import (
     configuration_of,
     configured_for,
 )
-from refold.events.model.context_window import summary_messages
 from refold.events.model.messages import (
     ModelRequest,
     ModelResponse,
     Prepared,
     RequestReference,
 )
-from refold.events.model.payloads import restored, stored_hashes, whole_block
+from refold.events.model.payloads import stored_hashes
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session import events as ev
 from refold.events.session.commands import RecordModelResponse, RecordToolResult, SendInput
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState, TurnCall, find_call
-from refold.lineage.recorded import as_given
-from refold.memory.stream_object import StreamObject
-from refold.replay.comparing import Accepts
+from refold.lineage.recorded import as_given, whole_content
+from refold.replay.answers.asked import RECORDED, AnswersFrom, AskModel, answer_differences, as_recorded
+from refold.replay.answers.bodies import RecordedBodies, call_context
+from refold.replay.answers.memories import GivenRecalling
+from refold.replay.comparing import Accepts, Comparison
 from refold.replay.core_replay import CoreReplay
+from refold.replay.findings import Findings
+from refold.replay.manifest import BundleManifest
 from refold.sessions.access import hooked_input
 from refold.sessions.structured_output import NOT_ACCEPTED, schema_problem
 from refold.stores.event_store import EventStore
-from refold.tools.dry_run import NotComparable, NotOpened
+from refold.tools.dry_run import DryRun, NotComparable, NotOpened
+from refold.tools.registry import AnyTool
 from refold.version import __version__
 
 OUTPUT_CHECK_BEGINS = ("The answer is not a JSON value", NOT_ACCEPTED)
@@ -79,6 +81,8 @@ others are the provider's."""
 
 HIDDEN = "middleware changed what the tool gave, which the log does not have; Agent(keep_originals=True) keeps it"
 """Why such a result is not compared."""
+
+TAKING_OUT = "patterns of the bundle"
 
 MADE_UP = ("The tool ran, and its result cannot be recorded: ", "The tool's result cannot be recorded: ")
 """How failures begin whose result is not known any more."""
@@ -93,101 +97,12 @@ class LogParts:
 
     @property
     def name(self) -> str:
-        """The log's name."""
         return self._store.name
 
     async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
-        """Return those payloads that there are."""
         wanted = list(hashes)
         own = {name: self._own[name] for name in wanted if name in self._own}
         return own | await self._store.read_payloads([name for name in wanted if name not in own])
-
-
-class PastRecalling(Recalling):
-    """Asks an agent's memories as they were at a place of a log. Places are given in order."""
-
-    def __init__(self, store: EventStore, agent: AnyAgent) -> None:
-        super().__init__(None, None)
-        self._store = store
-        self._agent = agent
-        self._then: dict[str, StreamObject[Any, Any, Any]] = {}
-        """The parts of its memories that were asked last, by the field of the agent."""
-
-    @property
-    def not_of_the_log(self) -> str | None:
-        """Why its memories cannot be asked, in words; None = they can."""
-        for field in ("memory", "working_memory"):
-            given = getattr(self._agent, field)
-            if given is not None and not _is_of_the_log(given):
-                return f"the agent's {field} is not one of the log, so that it cannot be asked what it held then"
-        return None
-
-    async def lacks(self) -> str | None:
-        """Return which stream of what was asked last the log lacks, though streams were left out of it, in words."""
-        removed = getattr(self._store, "removed_position", None)  # Stores of users need not know.
-        for part in self._then.values():
-            if await self._store.head(part.stream) is None and removed is not None and await removed():
-                return f"the log lacks the stream {part.stream}, as an export of some streams does"
-        return None
-
-    async def go(self, position: int, at: int, context: SessionContext) -> bool:
-        """Go to a place; return whether anything that the session sees is another since the last one.
-
-        Args:
-            position: of the last event that is to be known, whichever stream's it is.
-            at: the time of the place, in microseconds since the epoch, UTC.
-            context: of the session.
-        """
-        changed = False
-        for field in ("memory", "working_memory"):
-            given = getattr(self._agent, field)
-            if not _is_of_the_log(given):
-                continue
-            seen = seen_in(given, context)
-            then = self._then.get(field)
-            if then is not None and then.stream == seen.stream:
-                changed = await then.move_on(self._store, position, at) or changed
-            else:
-                self._then[field] = await seen.at(self._store, position=position)
-                setattr(self, f"_{field}", self._then[field])
-                changed = True
-        return changed
-
-
-class GivenRecalling(Recalling):
-    """Says that what was recorded is remembered."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None)
-        self.recorded = Remembered()
-
-    async def remembered(self, configuration: AgentConfiguration, query: str, context: SessionContext) -> Remembered:
-        """Return what was recorded."""
-        return self.recorded
-
-
-class RecordedBodies(HookedTools):
-    """Tools whose bodies are not run: they give what was recorded of them."""
-
-    def __init__(self, agent: AnyAgent, hooks: Hooks, redaction: Redaction) -> None:
-        super().__init__(agent, hooks, ThreadPool(name="never used"), redaction, keeps=True)
-        self._recorded: object = None
-
-    async def give(self, name: str, arguments: JsonObject, context: ToolContext[object], recorded: object) -> object:
-        """Return what comes of a recorded value, or of a recorded error, between the hooks.
-
-        Raises:
-            Exception: as `HookedTools.run`.
-        """
-        self._recorded = recorded
-        return await self.run(name, arguments, context)
-
-    async def _value(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
-        if isinstance(self._recorded, Exception):
-            raise self._recorded
-        tool = self.get(name)
-        limit = tool.result_limit if tool is not None else DEFAULT_RESULT_LIMIT
-        return self._recorded if limit == DEFAULT_RESULT_LIMIT else WithLimit(self._recorded, limit)
 
 
 class RequestPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,9 +119,6 @@ class CurrentAgent:
     """What of an agent decides.
 
     Args:
-        agent: today's.
-        store: the log.
-        deps: what its functions depend on.
         taken_out: of the log, after it was recorded.
     """
 
@@ -229,7 +141,7 @@ class CurrentAgent:
         )
         self.output_check = output_check = agent.output_check()
         self.rules = AnswerRules(self.tools, agent.policy, output_check, agent.config.recovery_function, schema_problem)
-        self.guardrails = agent.guardrails()
+        self.guardrails = agent.guardrails() or Guardrails()
         self.given = GivenRecalling()
         self.parts = LogParts(store, own)
         self.requests = RequestMaker(
@@ -243,11 +155,6 @@ class CurrentAgent:
         )
 
     async def parts_of(self, recorded: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
-        """Return the system prompt and the tools of a recorded configuration.
-
-        Raises:
-            LogFormatError: the log lacks them.
-        """
         return await self.requests.prompt_and_tools(recorded)
 
     @property
@@ -260,11 +167,76 @@ class CurrentAgent:
         named = call.input.get("name") if call.name == LOAD_SKILL else None
         return next((skill.instructions for skill in self.agent.skills if skill.name == named), None)
 
+    def context_of(self, call: TurnCall, of: SessionContext, at: int) -> ToolContext[object]:
+        """Return what the body of a call of a session is given besides its arguments, at a time of the log."""
+        return call_context(call, of, self.deps, describe=self.tools.described, now_us=at)
+
     def in_place_of(self, recorded: AgentConfiguration) -> AgentConfiguration:
         """Return today's configuration under the recorded one's name, so that only what it says makes a difference."""
         return msgspec.structs.replace(
             self.configuration, agent=recorded.agent, code=recorded.code, fingerprint=recorded.fingerprint
         )
+
+
+class AgentsReplay:
+    """An agent and its subagents, as a replay of what they decide needs them.
+
+    Args:
+        answer_s: how many seconds a piece of its code may take, > 0.
+        deps: what the agent depends on, opened; None = nothing is opened for it.
+        told: is called with the name of a piece of code before it runs, and with none after it.
+        bundle: that the log is of; None = it is no bundle.
+        answers: from where answers of models and results of tools come.
+        ask: asks the model of an agent, by the agent's name; None = none is asked.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        agent: AnyAgent,
+        answer_s: float,
+        deps: object,
+        told: Callable[[str], None],
+        bundle: BundleManifest | None = None,
+        answers: AnswersFrom = RECORDED,
+        ask: AskModel | None = None,
+    ) -> None:
+        self.is_redacted = bundle is not None and bundle.redacted
+        taken_out = bundle.redaction if bundle is not None else NOTHING_SECRET
+        self.findings = Findings()
+        self.comparison = Comparison()
+        told(TAKING_OUT if taken_out else "")  # Those of a foreign bundle may be made to take for ever.
+        self.answers = answers
+        self.ask = ask
+        self._agents = {
+            each.name: CurrentAgent(each, store, replayed_deps(each, agent, deps), taken_out)
+            for each in with_subagents(agent)
+        }
+        told("")
+        self.store = store
+        self.dry_run = DryRun(answer_s, told)
+
+    def begin(self, findings: Findings, gone: dict[str, str]) -> None:
+        """Set what the sessions that come are counted in.
+
+        Args:
+            findings: takes what is compared; says which differences are meant.
+            gone: pieces of code that are not run again, and why; those that give no answer are added to it.
+        """
+        self.findings, self.comparison = findings, Comparison(findings.accepts)
+        self.dry_run.gone = gone
+
+    def set_otherwise(self, stream: StreamName, state: State) -> str | None:
+        """Return why what lives on the log may decide otherwise today, in words; None = it has the same settings."""
+        for current in self._agents.values():
+            for store in current.agent.stream_objects():
+                if stream == store.stream or stream.startswith(f"{store.stream}/"):
+                    words = " and ".join(msgspec.json.encode(command).decode() for command in store.opening(state))
+                    return f"{stream} was kept by other settings than today's: {words}" if words else None
+        return None
+
+    def current(self, agent: str | None) -> CurrentAgent | None:
+        return self._agents.get(agent or "")
 
 
 class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
@@ -279,8 +251,8 @@ class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
         self._same_prices = True
         self.admits = False  # Commands were admitted under the recorded configuration.
 
-    def _decoded(self, batch: Sequence[StoredEvent]) -> list[ev.SessionEvent]:
-        return [self._in_place(event) for event in super()._decoded(batch)]
+    def _decoded(self, stored: StoredEvent) -> ev.SessionEvent:
+        return self._in_place(super()._decoded(stored))
 
     def _in_place(self, event: ev.SessionEvent) -> ev.SessionEvent:
         match event:
@@ -317,16 +289,6 @@ def replayed_deps(agent: AnyAgent, main: AnyAgent, given: object) -> object:
     return NotOpened(f"the deps of the agent {agent.name!r}, which a replay has only where it is given some (`deps`)")
 
 
-def require_remembering(recalling: PastRecalling) -> None:
-    """Return where memories can be asked.
-
-    Raises:
-        NotComparable: they cannot.
-    """
-    if (why := recalling.not_of_the_log) is not None:
-        raise NotComparable(why)
-
-
 async def input_now(
     event: ev.InputQueued | ev.TimerSet, current: CurrentAgent, where: HookContext, store: EventStore
 ) -> ev.InputQueued | ev.TimerSet:
@@ -354,28 +316,14 @@ async def answer_now(
     """Return an answer as it would be recorded today.
 
     Args:
-        event: as recorded.
         own: the model's own answer, where middleware changed it.
-        state: before it.
-        where: whose answer it is.
-        current: the agent.
-        offered: the tools that the model would be offered today.
-        store: the log.
 
     Raises:
         AgentLoopError: middleware failed.
     """
-    message = Message("assistant", own if own is not None else event.content)
-    whole = restored(message, await store.read_payloads(stored_hashes([message]))).content
     by_provider = own is None and not event.rejected.startswith(OUTPUT_CHECK_BEGINS)
-    response = ModelResponse(
-        content=tuple(map(as_given, cast("tuple[AnswerContent, ...]", whole))),
-        stop_reason=event.stop_reason,
-        usage=event.usage,
-        model=event.model,
-        stop_details=event.stop_details,
-        rejected=event.rejected if by_provider else "",
-    )
+    response = await as_given(store, event, own)
+    response = msgspec.structs.replace(response, rejected=event.rejected if by_provider else "")
     changed = await current.hooks.post_llm(where, checked_response(response))
     answer = await current.rules.answer(changed, where, current.specs, offered)
     configuration = configured_for(current.configuration, state.run.options if state.run else None)
@@ -402,12 +350,18 @@ async def answer_now(
     return _with_old_faults(event, now)
 
 
-def summary_now(event: ev.ContextPrepared) -> tuple[Message, ...]:
-    """Return what would stand today for the messages of which a model made the recorded summary."""
-    said = event.summary[0].content[0] if event.summary else None
-    if not isinstance(said, TextBlock):  # Kept apart, since it is long.
-        return event.summary
-    return summary_messages(said.text.partition("\n\n")[2], event.summary[1] if len(event.summary) > 1 else None)
+async def answers_beside(
+    event: ev.ModelResponded,
+    own: tuple[AnswerContent, ...] | None,
+    current: CurrentAgent,
+    store: EventStore,
+    answer: ModelResponse,
+) -> tuple[ModelResponse, ModelResponse, Iterator[Difference]]:
+    """Return a recorded answer, the one that a model gives today, and how they differ; for `own` see `answer_now`."""
+    then = await as_given(store, event, own)
+    now = current.redaction.value(answer)
+    left, right = (as_recorded(each, current.tools.check) for each in (then, now))
+    return then, now, answer_differences(left, right, (then.stop_reason, now.stop_reason))
 
 
 def _with_old_faults(recorded: ev.ModelResponded, now: ev.ModelResponded) -> ev.ModelResponded:
@@ -442,34 +396,54 @@ class ResultNow(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is none."""
 
 
+class BodyRan(NamedTuple):
+    """What a body gave today."""
+
+    gave: object
+    """Its value, or the exception that it raised."""
+    context: ToolContext[object]
+    """That it was given."""
+
+
+async def body_now(call: TurnCall, tool: AnyTool, current: CurrentAgent, of: SessionContext, at: int) -> BodyRan:
+    """Run the body of a pure tool with the recorded arguments.
+
+    Raises:
+        NotComparable: it asks for what the log does not have, or gives its result later.
+        CallRefused: it needs deps, and there are none.
+    """
+    context = current.context_of(call, of, at)
+    return BodyRan(await current.tools.run_again(tool, call.input, context), context)
+
+
 def result_now(
     event: RecordedResult,
     state: SessionState,
     of: SessionContext,
     current: CurrentAgent,
     store: EventStore,
+    ran: BodyRan | None = None,
 ) -> Callable[[], Awaitable[ResultNow]] | None:
-    """Return what does the end of a call again; None where no code but Refold's had a hand in it."""
+    """Return what does the end of a call again; None where no code but Refold's had a hand in it.
+
+    Args:
+        ran: what the body gave today; None = what is recorded of it is given.
+    """
     call = find_call(state, event.call)
     kind = None if isinstance(event, ev.ToolCallCompleted) else event.kind
-    if call is None or not _of_the_body(event, call, current):
+    if call is None or not is_of_the_body(event, call, current):
         return None
     found = call
 
     async def again() -> ResultNow:
-        context: ToolContext[object] = ToolContext(
-            call=event.call,
-            session=of.session,
-            deps=current.deps,
-            cancel=CancellationToken(),
-            report=lambda _: None,
-            session_context=of,
-        )
-        said = await _whole(event.original if event.original is not None else event.content, store)
+        context = ran.context if ran is not None else current.context_of(found, of, state.at)
+        said = await whole_content(store, event.original if event.original is not None else event.content)
         refused_then = text_of(said) if kind == "denied" else None
         shown: JsonObject = {"tool": found.name, "input": found.input}
         recorded: object = (current.instructions(found) if kind is None else None) or said or None
-        if kind is not None:
+        if ran is not None:
+            recorded = ran.gave
+        elif kind is not None:
             recorded = CallFailed(text_of(said), result_kind=kind)
         elif isinstance(event, ev.ToolCallCompleted) and event.ends_run:
             context.finished = text_of(said)
@@ -483,19 +457,23 @@ def result_now(
             command = await _command(found, context, current, recorded)
         except CallRefused as error:
             if error.broken:
-                raise NotComparable(str(error)) from error
+                raise AgentLoopError(str(error)) from error
             return ResultNow(call=shown, refused_then=refused_then, refused=str(error))
-        except AgentLoopError as error:
-            missed = str(error)
-        if event.hidden and refused_then is None:
+        except AgentLoopError:
+            if not event.hidden:  # Else middleware is not given what it was given then.
+                raise
+        if event.hidden and refused_then is None and ran is None:
             missed = HIDDEN
         if refused_then is not None or missed is not None:
             return ResultNow(call=shown, refused_then=refused_then, refused=None, missed=missed)
         assert command is not None
+        if event.hidden:  # What the tool gave was not kept then.
+            command = msgspec.structs.replace(command, original=None, hidden=command.original is not None)
         now = SESSION_CORE.admit(state, command)
         if not isinstance(now, RecordedResult):
             raise NotComparable("the result was not waited for")
-        if not isinstance(now, ev.ToolCallCompleted) and now.original is not None and text_of(said).startswith(MADE_UP):
+        failed = ran is None and not isinstance(now, ev.ToolCallCompleted)
+        if failed and now.original is not None and text_of(said).startswith(MADE_UP):
             return ResultNow(
                 call=shown, refused_then=None, refused=None, missed="the log does not have what the tool gave"
             )
@@ -504,7 +482,7 @@ def result_now(
     return again
 
 
-def _of_the_body(event: RecordedResult, call: TurnCall, current: CurrentAgent) -> bool:
+def is_of_the_body(event: RecordedResult, call: TurnCall, current: CurrentAgent) -> bool:
     """Tell whether a result is what a body, or middleware before it, made."""
     if isinstance(event, ev.ToolCallCompleted):
         return True
@@ -541,21 +519,3 @@ async def _command(
         original=context.original[0],
         again=kind == "transient",
     )
-
-
-async def _whole(content: Sequence[ResultContent], store: EventStore) -> tuple[GivenContent, ...]:
-    """Return a result with all of what was cut, or kept apart.
-
-    Raises:
-        LogFormatError: a payload is missing or damaged.
-    """
-    stored = [block.hash for block in content if isinstance(block, StoredBlock)]
-    payloads = await store.read_payloads(stored) if stored else {}
-    return tuple(
-        cast("GivenContent", whole_block(block.hash, payloads)) if isinstance(block, StoredBlock) else block
-        for block in content
-    )
-
-
-def _is_of_the_log(memory: object) -> TypeGuard[StreamObject[Any, Any, Any]]:
-    return isinstance(memory, StreamObject)

@@ -4,13 +4,12 @@ import os
 import re
 import zipfile
 import zlib
-from typing import Final, TypeGuard, cast
+from typing import Final
 
 import msgspec
 
 from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
 from refold.events.secrets.redaction import FieldPath, Redaction
-from refold.stores.sqlite.file import BUNDLE_SUFFIX
 
 MANIFEST: Final = "bundle.json"
 MANIFEST_BYTES_MAX: Final = 1024 * 1024
@@ -70,13 +69,6 @@ class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
     def redaction(self) -> Redaction:
         """What was taken out, but for values, which are not in the bundle."""
         return Redaction(patterns=map(re.compile, self.patterns), fields=map(FieldPath, self.fields))
-
-
-def is_bundle(log: object) -> TypeGuard[str | os.PathLike[str]]:
-    """Return whether a log is named as a bundle is."""
-    if not isinstance(log, str | os.PathLike):
-        return False
-    return os.fspath(cast("str | os.PathLike[str]", log)).lower().endswith(BUNDLE_SUFFIX)
 
 
 def read_manifest(path: str | os.PathLike[str]) -> BundleManifest:

@@ -16,13 +16,13 @@ import msgspec
 from refold.agents.agent import with_subagents
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import SessionId, kind_and_identifier
-from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StreamHead
 from refold.events.model.configuration import configured_for
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND, fold
 from refold.events.session.events import TerminalEvent
 from refold.events.session.state import Run, SessionState, TurnCall
-from refold.inspection.log_reading import Batches, ReadableLog, Streams, opened
+from refold.inspection.log_reading import ReadableLog, Streams, opened
+from refold.inspection.session_view import events_until
 from refold.replay.current_agent import CurrentAgent
 from refold.stores.event_store import EventStore
 
@@ -75,7 +75,7 @@ async def in_flight(log: ReadableLog, *, agent: "AnyAgent") -> InFlightReport:
             try:
                 if not head.pending and await _has_ended(store, head):
                     continue
-                state = await _folded(store, head)
+                state = fold(await events_until(store, head.stream, head.version))
             except LogFormatError as error:
                 blocked.append(
                     BlockedRun(session=session, run=None, call=None, tool=None, reason=f"it cannot be folded: {error}")
@@ -97,13 +97,6 @@ async def _has_ended(store: EventStore, head: StreamHead) -> bool:
     """Tell whether a session ends with the end of a run; one that waits in a fork has nothing pending either."""
     last = await store.read_stream(head.stream, after_version=head.version - 1, limit=1)
     return isinstance(SESSION_CODEC.decode(last[0]), TerminalEvent)
-
-
-async def _folded(store: EventStore, head: StreamHead) -> SessionState:
-    state = SESSION_CORE.initial()
-    async for batch in Batches(store, head.stream):
-        state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
-    return state
 
 
 def _blocked(session: SessionId, state: SessionState, run: Run, current: CurrentAgent) -> list[BlockedRun]:

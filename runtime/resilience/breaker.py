@@ -23,7 +23,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast, overload, runtime_checkable
 
 import msgspec
 
@@ -33,18 +33,11 @@ from refold.actors.effects import CallUnderWay, Performed, call_under_way
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.actors.kernel.system import ActorSystem
-from refold.events.core.errors import (
-    CircuitOpen,
-    ConfigError,
-    PersistenceError,
-    ProviderError,
-    RefoldError,
-    ToolError,
-)
+from refold.events.core.errors import CircuitOpen, ConfigError, PersistenceError, ProviderError, RefoldError, ToolError
 from refold.events.core.event import SECOND_US
-from refold.events.core.ids import event_ref
+from refold.events.core.records import event_ref
 from refold.events.kinds.breaker import (
     BREAKER_CORE,
     BREAKER_KIND,
@@ -63,9 +56,7 @@ from refold.events.kinds.breaker import (
     asked,
     permit_of,
 )
-from refold.memory.stream_object import StreamObject, outcome_of
-from refold.memory.worker import in_thread
-from refold.resilience.breaker_state import BreakerBackend, BreakerSettings, SharedBreakerBackend
+from refold.memory.stream_object import StreamObject, in_thread, outcome_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,6 +81,62 @@ def counts_by_default(error: Exception) -> bool:
     if isinstance(error, ProviderError):
         return error.kind not in REQUESTS_FAULT
     return not (isinstance(error, ToolError) and error.kind == "permanent")
+
+
+class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When a breaker opens and closes."""
+
+    threshold: int
+    """Failures in a row that open it, >= 1."""
+    recovery_us: int
+    """How long it stays open before a probe is let through, microseconds."""
+    probe_us: int
+    """How long a probe keeps its slot, microseconds."""
+
+    def begin(self) -> BreakerState:
+        return BreakerState(threshold=self.threshold, recovery_us=self.recovery_us, probe_us=self.probe_us)
+
+
+class BreakerBackend(Protocol):
+    """Keeps the states of breakers, by name. Any thread may use it."""
+
+    blocking: bool
+    """Whether it waits for another process, so that it must not be used on an event loop's own thread."""
+
+    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Permit | None:
+        """Let a call through; None = it is let through, and nothing is to be told of its end.
+
+        Raises:
+            CircuitOpen: it may not be made.
+        """
+        ...
+
+    def settle(
+        self, name: str, settings: BreakerSettings, permit: Permit, end: CallEnd, error: str, now_us: int
+    ) -> None:
+        """Take note of how a call ended."""
+        ...
+
+    def known(self, name: str, settings: BreakerSettings) -> BreakerState:
+        """Return what is known.
+
+        Raises:
+            PersistenceError: it cannot be had.
+        """
+        ...
+
+
+@runtime_checkable
+class SharedBreakerBackend(BreakerBackend, Protocol):
+    """A backend whose states others change too, and which tells what it sees of them."""
+
+    def listen(self, name: str, seen: Callable[[BreakerState, int], object]) -> None:
+        """Have `seen` called, from any thread, with the state of a breaker and when it was so, whenever it is used.
+
+        Args:
+            seen: must return at once; the time is by the clock of the backend, microseconds since the epoch, UTC.
+        """
+        ...
 
 
 class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,7 +271,6 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
     # The log
 
     def opening(self, state: BreakerState) -> Sequence[BreakerCommand]:
-        """Return the settings, where they differ from those in the log."""
         own = self.settings
         if (own.threshold, own.recovery_us, own.probe_us) == (state.threshold, state.recovery_us, state.probe_us):
             return ()
@@ -338,9 +384,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
                 raise error
 
             return self._of_circuit(refuse, refuse_alone, in_turn=True)
-        let_through: ActorFuture[Permit | None] = ActorFuture()
-        let_through.set(permit)
-        return let_through
+        return outcome_of(lambda: permit, RefoldError)
 
     def end(
         self, permit: Permit, error: BaseException | None, call: CallUnderWay | None = None
@@ -353,9 +397,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         backend = self.backend
         if backend is not None:
             backend.settle(self.name, self.settings, permit, end, text, self.now_us())
-            nothing: ActorFuture[ActorFuture[Performed] | None] = ActorFuture()
-            nothing.set(None)
-            return nothing
+            return outcome_of(lambda: None, RefoldError)
         command = EndCall(permit=permit, end=end, error=text, ended_at=self.now_us())
         return self._of_circuit(lambda actor: actor.end(command, call), lambda: self._end_alone(command))
 

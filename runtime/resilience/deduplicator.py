@@ -30,7 +30,7 @@ from refold.actors.effects import Performed
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import AskCycle
-from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.cleaning import clean_json
 from refold.events.core.content import Json
 from refold.events.core.errors import CommandRejected, ConfigError, RefoldError

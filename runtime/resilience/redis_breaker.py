@@ -16,17 +16,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from refold.actors.kernel.clock import Clock
-from refold.events.core.errors import CircuitOpen, ConfigError, PersistenceError
+from refold.events.core.errors import CircuitOpen, ConfigError, PersistenceError, needed_by
 from refold.events.core.event import SECOND_US
 from refold.events.kinds.breaker import SHARED_FIELDS, BreakerPhase, BreakerState, CallEnd, Permit
-from refold.resilience.breaker_state import BreakerSettings
+from refold.resilience.breaker import BreakerSettings
 
-try:
+with needed_by("breakers in Redis", extra="redis"):
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
-except ImportError as error:
-    raise ConfigError("breakers in Redis need the package redis: pip install 'refold[redis]'") from error
 
 log = logging.getLogger("refold.resilience")
 

@@ -7,18 +7,16 @@ and ids. The rule: what reaches the actor is checked and clean, and has passed t
 import copy
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Any, Self, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
 from refold.actors.agent.subsession import SessionEnvelope
-from refold.actors.calls.middleware import HookContext, Hooks, UserBlocks, hook_context
-from refold.actors.calls.tool_context import SessionContext, session_context
-from refold.actors.calls.validation import checked_block, checked_messages
-from refold.actors.calls.verdicts import changed_arguments
+from refold.actors.calls.context import HookContext, SessionContext, hook_context, session_context
+from refold.actors.calls.middleware import Hooks, UserBlocks
+from refold.actors.calls.policy import changed_arguments, require_read_as_given
 from refold.actors.cooperative import in_turns
 from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
@@ -26,15 +24,9 @@ from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import (
-    DocumentBlock,
-    GivenContent,
-    ImageBlock,
     Message,
-    StoredBlock,
-    TextBlock,
-    UserContent,
 )
-from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.core.errors import CommandRejected, ConfigError, RefoldError
 from refold.events.core.ids import (
     AgentId,
     PayloadHash,
@@ -42,10 +34,11 @@ from refold.events.core.ids import (
     SessionId,
     StreamName,
     checked_identifier,
+    kind_and_identifier,
     stream_name,
 )
-from refold.events.model.configuration import AgentConfig, RunOptions
-from refold.events.model.payloads import restored, spill, spill_in_steps, without_secrets
+from refold.events.model.configuration import RunOptions, ToolSpec
+from refold.events.model.payloads import may_be_large, restored, spill_in_steps, without_secrets
 from refold.events.secrets.redaction import NOTHING_SECRET, Redaction
 from refold.events.session.commands import (
     AllowTurn,
@@ -53,7 +46,6 @@ from refold.events.session.commands import (
     CancelRun,
     DecideApproval,
     DescribeSession,
-    ImportHistory,
     ResumeRun,
     SendInput,
     SessionCommand,
@@ -64,147 +56,13 @@ from refold.events.session.state import FinishedRun, SessionState, find_call, qu
 from refold.inspection.log_reading import content_by_hash
 from refold.options import Settings
 from refold.publishing.notifications import Published, RecordedSessionEvent
-from refold.publishing.subscription import Admit
+from refold.publishing.subscription import Admit, FollowableSession
+from refold.sessions.inputs import KEY_BYTES_MAX, input_blocks, require_size
 from refold.sessions.outcome import OwnType, RunResult, result_of
-from refold.sessions.structured_output import output_schema, run_instruction, value_problem
+from refold.sessions.structured_output import output_schema, value_problem
 from refold.stores.event_store import EventStore
 from refold.stores.folding import Fold
-
-Input: TypeAlias = str | GivenContent | Sequence[str | GivenContent]
-"""What can be sent: text, a block, or several of them."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-KEY_BYTES_MAX = 512
-"""Longest idempotency key, in UTF-8 bytes."""
-
-
-def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[PayloadHash, bytes]]:
-    """Return what is recorded of an input, and the payloads of what is large in it; raises as `input_blocks`."""
-    return spill(input_blocks(content))
-
-
-def require_size(content: Sequence[UserContent], bytes_max: int | None) -> None:
-    """Refuse an input that is too large.
-
-    Raises:
-        CommandRejected: it has more than `bytes_max` bytes.
-    """
-    size = sum(map(_size_of, content))
-    if bytes_max is not None and size > bytes_max:
-        raise CommandRejected(
-            f"the input has {size:,} bytes; {bytes_max:,} are accepted (the runtime's `input_bytes_max`)"
-        )
-
-
-def _size_of(block: UserContent) -> int:
-    match block:
-        case TextBlock(text=text):
-            return len(text) if text.isascii() else len(text.encode())
-        case StoredBlock(bytes=size):
-            return size
-        case _:
-            return len(block.data)
-
-
-def input_blocks(content: Input) -> list[GivenContent]:
-    """Return the blocks of an input, checked and clean; raise CommandRejected if it is empty, or not text or blocks."""
-    if isinstance(content, str | GivenContent):
-        parts: Sequence[object] = [content]
-    elif isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
-        parts = content
-    else:
-        raise CommandRejected(f"an input is text or blocks, not {type(content).__name__}")
-    blocks: list[GivenContent] = []
-    for place, part in enumerate(parts):
-        if isinstance(part, ImageBlock | DocumentBlock):
-            blocks.append(checked_block(part, f"content[{place}]"))
-        elif isinstance(part, str | TextBlock):
-            text = part if isinstance(part, str) else checked_block(part, f"content[{place}]").text
-            if text.strip():
-                blocks.append(TextBlock(text=clean_text(str.__str__(text))))
-        else:
-            raise CommandRejected(f"an input is text or blocks, not {type(part).__name__}")
-    if not blocks:
-        raise CommandRejected("the input is empty; send some text")
-    return blocks
-
-
-class RunOverrides(TypedDict, total=False):
-    """What `Session.send` and the like take for one run, recorded with its input; None = as the agent has it.
-
-    The run keeps it when it is resumed, also by another process. A reply to a key counts it to the content.
-    """
-
-    model: str | None
-    """The provider's name of the model."""
-    max_turns: int | None
-    """Most model calls of the run, >= 1."""
-    max_tokens: int | None
-    """Most output tokens of one answer, >= 1."""
-    temperature: float | None
-    """0 to 2."""
-    tools: Collection[str] | None
-    """Names of those of the agent's tools that the model is offered, and may call."""
-    output_type: type[Any] | None
-    """What the final answer must be, as JSON, as `Agent.output_type`; `RunResult.parsed` reads it."""
-
-
-def run_options(given: RunOverrides) -> RunOptions | None:
-    """Return what is recorded of overrides, None of none.
-
-    Raises:
-        ConfigError: a name or a value makes no sense.
-    """
-    fields: dict[str, object] = {name: value for name, value in given.items() if value is not None}
-    if not fields:
-        return None
-    unknown = sorted(fields.keys() - RunOverrides.__annotations__.keys())
-    if unknown:
-        known = ", ".join(sorted(RunOverrides.__annotations__))
-        raise ConfigError(f"a run has no option {unknown[0]!r:.80}; it has {known}")
-    output_type = cast("type[object] | None", fields.pop("output_type", None))
-    form = (output_schema(output_type), run_instruction(output_type)) if output_type is not None else (None, None)
-    tools = fields.pop("tools", None)
-    if tools is not None:
-        names = cast("Collection[object]", tools) if isinstance(tools, Collection) else ()
-        if not isinstance(tools, Collection) or isinstance(tools, str) or not all(isinstance(it, str) for it in names):
-            raise ConfigError(f"tools must be names of the agent's tools, not {tools!r:.80}")
-        tools = tuple(sorted(set(cast("Collection[str]", tools))))
-    try:
-        checked = AgentConfig(**cast("dict[str, Any]", {"model": "any", **fields}))
-    except ConfigError as error:
-        raise ConfigError(str(error).removeprefix("AgentConfig.")) from None
-    # As the log gives it back: a temperature of 1 is 1.0, in the first request too.
-    more = {"tools": tools, "output_schema": form[0], "output_instruction": form[1]}
-    return msgspec.convert({name: getattr(checked, name) for name in fields} | more, RunOptions)
-
-
-def import_command(messages: Sequence[Message], key: str | None) -> tuple[ImportHistory, dict[PayloadHash, bytes]]:
-    """Return the command that imports messages, and the payloads of what is large in them; or raise CommandRejected."""
-    kept: list[Message] = []
-    payloads: dict[PayloadHash, bytes] = {}
-    for message in checked_messages(messages):
-        content, large = spill(message.content)
-        kept.append(Message(message.role, content))
-        payloads.update(large)
-    return ImportHistory(messages=tuple(kept), key=checked_key(key)), payloads
-
-
-def checked_key(key: str | None) -> str | None:
-    """Return an idempotency key in its recorded form, or raise CommandRejected."""
-    if key is None:
-        return None
-    if not isinstance(key, str) or not key or len(clean_text(key).encode()) > KEY_BYTES_MAX:
-        raise CommandRejected(f"a key is text of 1 to {KEY_BYTES_MAX} UTF-8 bytes, not {key!r:.60}")
-    return clean_text(key)
-
-
-def checked_time(at: datetime) -> int:
-    """Return a moment in microseconds since the epoch, or raise ConfigError."""
-    if not isinstance(at, datetime) or at.utcoffset() is None:
-        raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {at!r:.80}")
-    return (at - _EPOCH) // timedelta(microseconds=1)
+from refold.tools.schema import InputSchema
 
 
 def checked_name(name: str, what: str) -> str:
@@ -264,11 +122,7 @@ class NamedUser:
         """Whether no user is named, or the session is known to be that user's, which it stays."""
 
     def check(self, user: str | None) -> None:
-        """Take note whose the session is; None = it has not begun, or has no user yet.
-
-        Raises:
-            CommandRejected: it is another user's.
-        """
+        """Take note whose the session is; None = it has not begun, or has no user yet."""
         if self.is_checked or user is None:
             return
         if user != self.user:
@@ -276,24 +130,33 @@ class NamedUser:
         self.is_checked = True
 
     async def require(self, store: EventStore) -> None:
-        """Do as `check`, by the log, which is read until it is known whose the session is.
-
-        Raises:
-            CommandRejected: it is another user's.
-            PersistenceError: the log cannot be read.
-        """
+        """Do as `check`, by the log, which is read until it is known whose the session is."""
         if not self.is_checked:
             found = Fold(stream_name(SESSION_KIND, self.session), SESSION_CORE, SESSION_CODEC)
             await found.read(store)
             self.check(found.state.user)
 
+    def admission(self, store: Callable[[], EventStore]) -> Admit | None:
+        """Return what is asked before a reader who follows the session has an item; None = nothing is to be asked.
+
+        It raises CommandRejected where the session is another user's. The log is looked at once; behind that, what
+        gives the session to a user is among the items.
+        """
+        looked = False
+
+        async def admit(item: Published | None) -> None:
+            nonlocal looked
+            if not looked:
+                await self.require(store())
+                looked = True
+            elif isinstance(item, RecordedEvent) and isinstance(item.event, SessionDescribed):
+                self.check(item.event.user)
+
+        return admit if self.user is not None else None
+
 
 def describe_command(user: str | None, metadata: Mapping[str, str | None] | None) -> DescribeSession | None:
-    """Return the command that says whose a session is; None where nothing is said.
-
-    Raises:
-        ConfigError: the user cannot be one, or the metadata is no mapping of texts to texts or None.
-    """
+    """Return the command that says whose a session is; None where nothing is said."""
     if user is not None:
         checked_identifier(user, "user")
     if metadata is not None and not isinstance(metadata, Mapping):
@@ -330,12 +193,7 @@ async def hooked_input(
     payloads: dict[PayloadHash, bytes],
     redaction: Redaction = NOTHING_SECRET,
 ) -> tuple[SendInput, dict[PayloadHash, bytes]]:
-    """Return an input in its sent form, with the one that was given beside it where they differ, and their payloads.
-
-    Raises:
-        AgentLoopError: middleware failed; nothing is sent.
-        CommandRejected: what middleware made of it is empty, or cannot be recorded.
-    """
+    """Return an input in its sent form, with the one that was given beside it where they differ, and their payloads."""
     if redaction:
         changed, kept = await in_turns(without_secrets(redaction, [command], payloads))
         command = changed[0]
@@ -377,17 +235,14 @@ class SessionAccess:
         self.named = NamedUser(session, described)
         self.stream = stream_name(SESSION_KIND, session)
 
-    def of_run(self, deps: object, given: RunOverrides) -> Self:
+    def of_run(self, deps: object, output_type: type[object] | None) -> Self:
         """Return the same access, for a run that depends on something, or whose answer is of a type of its own.
-
-        Raises:
-            ConfigError: the log is shared, and `deps` would stay in this process.
 
         Args:
             deps: None = it depends on what its session does.
-            given: what it does otherwise than its agent.
+            output_type: what its answer must be; None = what its agent's are.
         """
-        access, output_type = copy.copy(self), given.get("output_type")
+        access = copy.copy(self)
         require_no_own_deps(self.context.settings, deps)
         access.deps = self.deps if deps is None else deps
         if output_type is not None:
@@ -416,16 +271,10 @@ class SessionAccess:
         """Return the same access, for a run that was found and has recorded options of its own, or none."""
         own = options.output_schema if options is not None else None
         agents = output_schema(self.output_type) if self.output_type is not None else None
-        return self if own in (None, agents) else self.of_run(None, {"output_type": OwnType})
+        return self if own in (None, agents) else self.of_run(None, OwnType)
 
     async def read(self, question: Callable[[SessionState], T], *, vital: bool = False) -> T:
-        """Return what the actor's durable state answers; the answer is the caller's own.
-
-        Raises:
-            ActorStopped: the runtime is closed, or the session has failed.
-            BackpressureShed: too many messages wait, and this one is not vital.
-            CommandRejected: the session is another user's.
-        """
+        """Return what the actor's durable state answers; the answer is the caller's own."""
         self.context.require_open()
         if self.named.is_checked:
             return await self.context.reach.read(self.stream, question, vital=vital)
@@ -448,23 +297,10 @@ class SessionAccess:
         await self.named.require(self.context.store)
         return page
 
-    def admission(self) -> Admit | None:
-        """Return what is asked before a reader who follows the session has an item; None = nothing is to be asked.
-
-        It raises CommandRejected where the session is another user's. The log is looked at once; behind that, what
-        gives the session to a user is among the items.
-        """
-        looked = False
-
-        async def admit(item: Published | None) -> None:
-            nonlocal looked
-            if not looked:
-                await self.named.require(self.context.store)
-                looked = True
-            elif isinstance(item, RecordedEvent) and isinstance(item.event, SessionDescribed):
-                self.named.check(item.event.user)
-
-        return admit if self.named.user is not None else None
+    def followed(self) -> FollowableSession:
+        """Return what readers of the session follow."""
+        admit = self.named.admission(lambda: self.context.store)
+        return FollowableSession(self.session, self.context.event_bus, self.recorded_after, admit)
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
         """Return when a command is accepted and durable.
@@ -479,8 +315,8 @@ class SessionAccess:
         self.context.require_open()
         if isinstance(command, SendInput):
             require_size(command.content, self.context.settings.input_bytes_max)
-            content, more = await in_turns(spill_in_steps(command.content))  # What is replaced already stays.
-            if more:
+            if any(map(may_be_large, command.content)):
+                content, more = await in_turns(spill_in_steps(command.content))  # What is replaced already stays.
                 command, payloads = msgspec.structs.replace(command, content=content), {**(payloads or {}), **more}
             await self.context.tools_in_force()
         if isinstance(command, SendInput) and self.context.has_hooks:
@@ -574,6 +410,24 @@ async def require_fitting(context: RuntimeContext, session: StreamName, command:
         changed_arguments(context.tools_of(agent), tool, command.input)
 
 
+async def require_recorded_fit(store: EventStore, state: SessionState, command: SessionCommand) -> None:
+    """As `require_fitting`, where no runtime owns the log: by the schemas that it has of tools and of answers."""
+    if isinstance(command, AnswerQuestion):
+        require_answer(question_of(state, command), command)
+    if not isinstance(command, DecideApproval) or command.input is None or state.configuration is None:
+        return
+    name, schemas = _tool_to_approve(state, command), state.configuration.tool_schemas
+    recorded = (await store.read_payloads([schemas])).get(schemas, b"[]")
+    for spec in msgspec.json.decode(recorded, type=list[ToolSpec]):
+        if spec.name == name:
+            schema = InputSchema(spec.input_schema, tool=spec.name, bounds=True)
+            fitting = schema.repaired(command.input)
+            problem = schema.problem(fitting)
+            if problem is not None:
+                raise CommandRejected(f"the call waits on, since its new arguments cannot be used. {problem}")
+            require_read_as_given(spec.name, fitting, command.input)
+
+
 def _tool_to_approve(state: SessionState, command: DecideApproval) -> str | None:
     call = find_call(state, command.call)
     return call.name if call is not None and call.approval == "requested" else None
@@ -590,3 +444,20 @@ async def cancel_runs_of(context: RuntimeContext, session: SessionId, reason: st
 
 def _open_run(state: SessionState) -> RunId | None:
     return state.run.id if state.run is not None else None
+
+
+async def cancel_open_runs(context: RuntimeContext) -> None:
+    """Cancel the runs of all sessions, since the runtime closes."""
+    heads = await context.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+    working = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+    waiting = context.event_bus.open_sessions()  # For a person, say: such a run has no effect in flight.
+    live = [
+        SessionId(identifier)
+        for kind, identifier in map(kind_and_identifier, context.system.live())
+        if kind == SESSION_KIND
+    ]
+    for session in dict.fromkeys([*working, *waiting, *live]):
+        try:
+            await cancel_runs_of(context, session, "the runtime closes")
+        except RefoldError as error:  # It must not keep the runs of other sessions open.
+            log.warning("the run of session %s is not cancelled and stays open: %s", session, error)

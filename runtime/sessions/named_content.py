@@ -21,7 +21,8 @@ from refold.events.session.commands import ClearHistory, RewindHistory, SetConte
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.set_aside import first_said
 from refold.events.session.state import SessionState
-from refold.sessions.access import SessionAccess, checked_key, import_command
+from refold.sessions.access import SessionAccess
+from refold.sessions.inputs import checked_key, import_command
 from refold.stores.event_store import EventStore
 from refold.stores.folding import EVENTS_PER_STEP
 

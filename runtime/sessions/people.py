@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 
 from refold.actors.agent.subsession import ancestors_of, children_prefix
-from refold.actors.calls.verdicts import given_arguments
+from refold.actors.calls.policy import given_arguments
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_json, recorded_reason
 from refold.events.core.content import Json
@@ -27,7 +27,8 @@ from refold.events.session.state import (
     question_id,
     reason_to_ask,
 )
-from refold.sessions.access import SessionAccess, checked_flag, checked_key, checked_name
+from refold.sessions.access import SessionAccess, checked_flag, checked_name
+from refold.sessions.inputs import checked_key
 from refold.stores.event_store import EventStore
 
 
@@ -113,11 +114,7 @@ _QUESTION_ID = re.compile(r"(call_[0-9]+_[0-9]+)\.([1-9][0-9]{0,8})")
 
 
 def answer_command(question: str, value: object, error: str | None, key: str | None) -> AnswerQuestion:
-    """Return the command that answers a question, named by its id or by its call.
-
-    Raises:
-        CommandRejected: that is no name, the answer cannot be recorded, or there is one and a reason why there is none.
-    """
+    """Return the command that answers a question, named by its id or by its call."""
     name = checked_name(question, "question")
     numbered = _QUESTION_ID.fullmatch(name)
     if error is not None and value is not None:

@@ -5,12 +5,15 @@ at any time, also after the run has ended, and by any process. The rule: a calle
 the run alone.
 """
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Self
+from typing import Generic, Literal, Self, TypeAlias
 
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.codec import RecordedEvent
+from refold.events.core.content import Json
 from refold.events.core.errors import ConfigError, StreamDeleted
 from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.model.configuration import RunOptions
@@ -24,18 +27,39 @@ from refold.events.session.events import (
     ModelResponded,
     TimerSet,
 )
-from refold.events.session.state import FinishedRun, SessionKey, SessionState, run_of_input
+from refold.events.session.state import FinishedRun, SessionKey, SessionState, awaits_person, run_of_input
 from refold.publishing.event_bus import EndedRun, EventBus, cancelled_in_queue
 from refold.publishing.notifications import Published, RecordedSessionEvent, Streamed
-from refold.publishing.subscription import CAPACITY, ReadEvents, ReadingPlace, Subscription
-from refold.sessions.access import SessionAccess, checked_key
-from refold.sessions.outcome import RunResult
+from refold.publishing.subscription import CAPACITY, FollowableSession, ReadEvents, ReadingPlace, Subscription
+from refold.sessions.access import SessionAccess
+from refold.sessions.inputs import checked_key
+from refold.sessions.outcome import Cancelled, Completed, Failed, RunResult, Tripped
 from refold.sessions.sent_input import RunEvents, finished_at
+from refold.sessions.stream import PartialOutput
 from refold.stores.event_store import EventStore
 from refold.type_parameters import Out_co
 
 EVENTS_PAGE = 1000
 """How many events are read from the log at once."""
+
+
+RunState: TypeAlias = Literal["queued", "open", "waiting", "parked", "completed", "failed", "cancelled"]
+"""`waiting`: for a person; `parked`: until a person resumes or cancels it; `queued`: for other runs, or its time."""
+
+_WORDS: dict[type, RunState] = {Completed: "completed", Failed: "failed", Tripped: "failed", Cancelled: "cancelled"}
+
+
+@dataclass(frozen=True)
+class RunStatus(Generic[Out_co]):
+    """Where a run stands.
+
+    Attributes:
+        state: in one word.
+        result: how it ended; None while it has not.
+    """
+
+    state: RunState
+    result: RunResult[Out_co] | None = None
 
 
 class RunHandle(Generic[Out_co]):
@@ -68,6 +92,23 @@ class RunHandle(Generic[Out_co]):
         access, bus = self._access, self._access.context.event_bus
         async with access.own():
             return await access.result(await self._finished(access, bus))
+
+    async def status(self) -> RunStatus[Out_co]:
+        """Return where the run stands now, without waiting for its end.
+
+        Raises:
+            StreamDeleted: the session was deleted.
+            PersistenceError: the log cannot be read.
+        """
+        access = self._access
+        async with access.own():
+            state: RunState | None = await access.read(lambda state: open_state_of(state, self.run))
+            if state is not None:
+                return RunStatus(state)
+            ended = await access.read(lambda state: ended_in(state, self.run)) or await self._ended_in_log()
+            if ended is None:  # It began between the two readings.
+                return RunStatus("open")
+            return ended_status(await access.result(await finished_at(access, ended)))
 
     async def _finished(self, access: SessionAccess, bus: EventBus) -> FinishedRun:
         with bus.follow(self.session) as follower:
@@ -106,17 +147,12 @@ class RunHandle(Generic[Out_co]):
             ConfigError: an argument makes no sense, or the runtime is not open.
             ActorStopped: the runtime is closed.
         """
-        return RunReader(self._access, self.run, place_of(after), capacity)
+        self._access.context.require_open()
+        is_json = self._access.output_type is not None
+        return RunReader(self._access.followed(), self.run, place_of(after), capacity, is_json=is_json)
 
     async def _ended_in_log(self) -> EndedRun | None:
-        version, events = input_of(self.run) - 1, RunEvents(self.run)
-        while page := await events_from(self._access, self.run)(self.session, version, EVENTS_PAGE):
-            for recorded in page:
-                events.include(recorded.version, recorded.event)
-                if events.ended is not None:
-                    return events.ended
-            version = page[-1].version
-        return None
+        return await ended_in_log(self._access.recorded_after, self.session, self.run)
 
 
 class RunReader:
@@ -125,26 +161,56 @@ class RunReader:
     Made by `RunHandle.stream`. It ends with the run, or when the runtime closes. Who leaves it changes nothing.
     """
 
-    def __init__(self, access: SessionAccess, run: RunId, start: ReadingPlace, capacity: int = CAPACITY) -> None:
-        access.context.require_open()
-        self.session: SessionId | None = access.session
+    def __init__(
+        self,
+        followed: FollowableSession,
+        run: RunId,
+        start: ReadingPlace,
+        capacity: int = CAPACITY,
+        *,
+        begun: Subscription | None = None,
+        is_json: bool = False,
+    ) -> None:
+        """Begin at the run's input, or behind `start`.
+
+        Args:
+            is_json: its answers are JSON values.
+            begun: what was begun before the run was known, so that nothing of it is missed; None = nothing.
+        """
+        self.session: SessionId | None = followed.session
         self._run = run
         self._start = start
         self._events = RunEvents(run)
         self._version, self._asked, self._offset = start.version, start.asked, start.offset
+        self._partial = PartialOutput(is_json=is_json)
         self._over = False
-        context = access.context
         # From the run's beginning, since what an event is about follows from those before it.
-        self._subscription = Subscription(
-            context.event_bus,
-            events_from(access, run),
-            access.session,
+        self._subscription = begun or Subscription(
+            followed.publisher,
+            events_from(followed.read, run),
+            followed.session,
             capacity=capacity,
             after_version=input_of(run) - 1,
             known=start,
-            admit=access.admission(),
+            admit=followed.admit,
         )
+        if begun is not None:
+            begun.go_back(input_of(run) - 1)
         self._subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run
+
+    @property
+    def ended(self) -> EndedRun | None:
+        """How the run has ended, once its end was read."""
+        return self._events.ended
+
+    @property
+    def partial_output(self) -> Json:
+        """What there is of the answer that is streamed, as of `RunStream.partial_output`.
+
+        None where this reader begins in the middle of the answer, and in a process that does not know the run's type
+        it is the text.
+        """
+        return self._partial.value
 
     @property
     def place(self) -> str:
@@ -176,9 +242,12 @@ class RunReader:
         match item:
             case Streamed():
                 self._asked, self._offset = item.asked, item.offset + len(delta_text(item.delta))
+                self._partial.see(item)
                 return True
             case RecordedEvent():
                 about = self._events.include(item.version, item.event)
+                if about:
+                    self._partial.see(item)
                 if self._events.ended is not None:
                     self.close()
                 if item.version <= self._start.version:
@@ -188,6 +257,7 @@ class RunReader:
                     self._asked = self._offset = 0  # There is nothing left to come back into.
                 return about
             case _:
+                self._partial.see(item)
                 return self._events.is_open
 
     def close(self) -> None:
@@ -208,16 +278,33 @@ class RunReader:
         self.close()
 
 
-def events_from(access: SessionAccess, run: RunId) -> ReadEvents:
+def events_from(recorded_after: ReadEvents, run: RunId) -> ReadEvents:
     """Return what reads a session's events, and raises StreamDeleted where the log has not even the input of a run."""
 
     async def read(session: SessionId, after_version: int, limit: int) -> list[RecordedSessionEvent]:
-        page = await access.recorded_after(session, after_version, limit)
+        page = await recorded_after(session, after_version, limit)
         if not page and after_version < input_of(run):
-            raise StreamDeleted(access.stream)
+            raise StreamDeleted(stream_name(SESSION_KIND, session))
         return page
 
     return read
+
+
+async def ended_in_log(recorded_after: ReadEvents, session: SessionId, run: RunId) -> EndedRun | None:
+    """Return how a run ended, read from its input on; None = it has not."""
+    version, events = input_of(run) - 1, RunEvents(run)
+    while page := await events_from(recorded_after, run)(session, version, EVENTS_PAGE):
+        for recorded in page:
+            events.include(recorded.version, recorded.event)
+            if events.ended is not None:
+                return events.ended
+        version = page[-1].version
+    return None
+
+
+def ended_status(result: RunResult[Out_co]) -> RunStatus[Out_co]:
+    """Return the status of a run that ended so."""
+    return RunStatus(_WORDS[type(result.outcome)], result)
 
 
 def run_id_parts(run_id: str) -> tuple[SessionId, RunId]:
@@ -230,8 +317,7 @@ def run_id_parts(run_id: str) -> tuple[SessionId, RunId]:
 
 def is_run(run: str) -> bool:
     """Tell whether a text can be the id of a run within its session."""
-    number = run.removeprefix("run_")
-    return run.startswith("run_") and number.isascii() and number.isdecimal() and 0 < int(number[:19]) < 2**63
+    return re.fullmatch("run_[1-9][0-9]{0,17}", run) is not None
 
 
 def input_of(run: RunId) -> int:
@@ -263,6 +349,17 @@ def ended_in(state: SessionState, run: RunId) -> EndedRun | None:
     return None
 
 
+def open_state_of(state: SessionState, run: RunId) -> RunState | None:
+    """Return where a run stands that has not ended; None = it has, or is another's."""
+    if not is_open_in(state, run) or ended_in(state, run) is not None:
+        return None
+    if state.run is None or state.run.id != run:
+        return "queued"
+    if state.run.parked:
+        return "parked"
+    return "waiting" if awaits_person(state.run, state.turn) else "open"
+
+
 def is_open_in(state: SessionState, run: RunId) -> bool:
     """Tell whether a run is under way, or its input waits."""
     waiting = [queued.run for queued in state.queue] + [run_of_input(entry.version) for entry in state.scheduled]
@@ -284,10 +381,6 @@ async def known_run(
         run: its id, or None.
         key: instead of it, the key of its input.
         recorded: returns what the session has under a key.
-
-    Raises:
-        ConfigError: the session has none such.
-        PersistenceError: the log cannot be read.
     """
     if (run is None) == (key is None):
         raise ConfigError("give either the id of a run or the key of its input")

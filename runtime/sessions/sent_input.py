@@ -9,15 +9,15 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, Self
 
 from refold.actors.agent.session import PerformedInRun
-from refold.actors.calls.tool_context import require_other_session
+from refold.actors.calls.tool_context import calling_tool, require_other_session
 from refold.actors.cancellation import CancellationToken
 from refold.actors.effects import Performed
 from refold.actors.kernel.clock import Timer
+from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash, RunId
@@ -37,7 +37,8 @@ from refold.events.session.events import (
 from refold.events.session.state import FinishedRun, SessionState, awaits_step, run_of_input
 from refold.publishing.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue
 from refold.publishing.notifications import RecordedSessionEvent
-from refold.sessions.access import Input, SessionAccess, checked_key, checked_time, input_blocks
+from refold.sessions.access import SessionAccess
+from refold.sessions.inputs import Input, checked_key, checked_time, input_blocks
 from refold.sessions.outcome import RunResult
 
 log = logging.getLogger("refold.runtime")
@@ -59,12 +60,9 @@ def begin(
     options: RunOptions | None = None,
     detached: bool = False,
 ) -> "SentInput":
-    """Check what a caller sends, and begin to send it; raises at once what `Session.send` says of wrong arguments.
-
-    Raises:
-        BackpressureShed: too many inputs are queued or run; with a key, the handle's result says so.
-    """
-    require_other_session(access.context.system, access.session)
+    """Check what a caller sends, and begin to send it; raises at once what `Session.send` says of wrong arguments."""
+    if calling_tool.get() is not None:
+        require_other_session(access.context.system, access.session)
     blocks = tuple(input_blocks(content))
     if cancel is not None and not isinstance(cancel, CancellationToken):
         raise ConfigError(f"cancel must be a CancellationToken, not {type(cancel).__name__}")
@@ -129,13 +127,17 @@ class SentInput:
         self._detached = detached
         self._key = command.key if isinstance(command, SendInput) else None
         self._on_performed = on_performed
-        self._abandoned = CancellationToken()
+        self._abandoned = False
+        self._abandon_run: Callable[[], None] | None = None
+        """Called once when this is abandoned, as soon as the run is known."""
         self._patience: Timer | None = None
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run_to_its_end(command, payloads, cancel), name=f"send to {access.stream}")
         self._accepted = loop.create_future()
-        self._left: asyncio.Future[None] = loop.create_future()
-        """Done once its caller has waited long enough for the log."""
+        self._left = False
+        """Whether its caller has waited long enough for the log."""
+        self._waiting: list[asyncio.Future[None]] = []
+        """Done when this is."""
         _under_way.add(self._task)
         self._task.add_done_callback(self._ended)
 
@@ -145,7 +147,7 @@ class SentInput:
     @property
     def is_done(self) -> bool:
         """Whether the run has ended, or failed to be sent, or its end cannot be known here."""
-        return self._task.done() or self._left.done()
+        return self._left or self._task.done()
 
     def abandon(self) -> None:
         """Cancel the run, unless another caller waits for it too."""
@@ -153,13 +155,16 @@ class SentInput:
             return
         context = self._access.context
         self._patience = context.system.clock.call_later(2 * context.settings.cancel_grace_s, self._leave)
-        self._abandoned.cancel()
+        self._abandoned = True
+        if self._abandon_run is not None:
+            self._abandon_run()
 
     def _leave(self) -> None:
         if self._accepted.done():
             self._task.cancel()
         else:  # The log may take the input yet, and the task is there to cancel its run.
-            self._left.set_result(None)
+            self._left = True
+            self._wake()
 
     async def accepted(self) -> None:
         """Return when the input is durable, or has been refused."""
@@ -169,14 +174,21 @@ class SentInput:
         """Return when `is_done`; a caller who is cancelled abandons the run, and still waits."""
         gone: asyncio.CancelledError | None = None
         while not self.is_done:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
             try:
-                ends: list[asyncio.Future[Any]] = [self._task, self._left]
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                await waiting
             except asyncio.CancelledError as error:
                 gone = error
                 self.abandon()
         if gone is not None:
             raise gone
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
 
     def result(self) -> RunResult[Any]:
         """Return how the run ended, or raise why that is not known; to be called when it is done."""
@@ -186,13 +198,13 @@ class SentInput:
 
     def turn_result(self) -> RunResult[Any] | PausedRun:
         """Return as `result`, or that the run waits for its next turn."""
-        if self._left.done():
+        if self._left:
             raise asyncio.CancelledError
         return self._task.result()
 
     def exception(self) -> BaseException | None:
         """Return why `result` raises, if it does."""
-        gone = self._left.done() or self._task.cancelled()
+        gone = self._left or self._task.cancelled()
         return asyncio.CancelledError() if gone else self._task.exception()
 
     def _ended(self, task: asyncio.Task[RunResult[Any] | PausedRun]) -> None:
@@ -203,6 +215,7 @@ class SentInput:
             self._accepted.set_result(None)
         if not task.cancelled() and task.exception() is not None:  # Looked at here: its caller may be gone.
             log.debug("an input of %s: %r", self._access.stream, task.exception())
+        self._wake()
 
     async def _run_to_its_end(
         self, command: SendInput | AllowTurn, payloads: dict[PayloadHash, bytes], cancel: CancellationToken | None
@@ -227,9 +240,6 @@ class SentInput:
         """Take a place of the runtime's guard, where no input of the key has been sent.
 
         Sends of one key share a place, so that it is held until the last of them has the result.
-
-        Raises:
-            BackpressureShed: there is none.
         """
         access = self._access
         guard = access.context.settings.backpressure
@@ -259,21 +269,25 @@ class SentInput:
             reason = recorded_reason(cancel.reason) if cancel is not None and cancel.reason is not None else None
             self._access.cancel_surely(CancelRun(run=run, reason=reason))
 
-        with ExitStack() as registered:
-            if cancel is not None:
-                registered.callback(cancel.on_cancel(cancel_run))
-            registered.callback(self._abandoned.on_cancel(abandon))
-            try:
-                ended = None if performed.new else await self._ended_before(run)
-                # A run that is ending in this process still has effects in flight: its end is told once they are over.
-                if ended is None or event_bus.is_ending(session, run):
-                    after = (performed.version if performed.new else 0) if self._stepwise else None
-                    ended = await follower.ended_or_paused(run, after_version=after)
-                return ended if isinstance(ended, PausedRun) else await finished_at(self._access, ended)
-            except asyncio.CancelledError:
-                if not (self._abandoned.cancelled or self._detached):
-                    abandon()  # The loop is torn down, and cancels this before its caller.
-                raise
+        not_cancelled = cancel.on_cancel(cancel_run) if cancel is not None else None
+        self._abandon_run = abandon
+        try:
+            if self._abandoned:
+                abandon()
+            ended = None if performed.new else await self._ended_before(run)
+            # A run that is ending in this process still has effects in flight: its end is told once they are over.
+            if ended is None or event_bus.is_ending(session, run):
+                after = (performed.version if performed.new else 0) if self._stepwise else None
+                ended = await follower.ended_or_paused(run, after_version=after)
+            return ended if isinstance(ended, PausedRun) else await finished_at(self._access, ended)
+        except asyncio.CancelledError:
+            if not (self._abandoned or self._detached):
+                abandon()  # The loop is torn down, and cancels this before its caller.
+            raise
+        finally:
+            self._abandon_run = None
+            if not_cancelled is not None:
+                not_cancelled()
 
     async def _ended_before(self, run: RunId) -> EndedRun | PausedRun | None:
         """Return how the run of a repeated input has ended, if it has, or that it waits for its next turn."""
@@ -292,10 +306,13 @@ class SentInput:
 
 
 async def finished_at(access: SessionAccess, ended: EndedRun) -> FinishedRun:
-    """Return how a run ended, from the log where it is not at hand."""
+    """Return how a run ended, from the log where it is not at hand; raise ActorStopped where that is deleted."""
     if ended.finished is not None:
         return ended.finished
-    finished = (await access.state_at(ended.version)).last_run
+    state = await access.state_at(ended.version)
+    if not state.version:
+        raise ActorStopped(access.stream, "it was deleted")
+    finished = state.last_run
     if finished is None or finished.version != ended.version:
         raise LogFormatError(f"version {ended.version} of {access.stream} ends no run")
     return finished

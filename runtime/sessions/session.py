@@ -7,7 +7,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, Unpack
+from typing import Any, Generic, TypeVar, Unpack, overload
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import children_prefix, parent_of
@@ -33,33 +33,34 @@ from refold.events.session.events import SessionEvent
 from refold.events.session.state import SessionState, results_message
 from refold.events.views.statistics import SessionStatistics
 from refold.events.views.steps import Step
-from refold.lineage.fork import Results, WantedFork, fork_in
+from refold.lineage.fork import Results, WantedFork
 from refold.metrics.reading import read_steps, read_stream_statistics
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
-from refold.sessions.access import (
+from refold.sessions.access import SessionAccess, SessionMetadata, checked_name, describe_command, metadata_in
+from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
+from refold.sessions.inputs import (
     Input,
+    InputOptions,
     RunOverrides,
-    SessionAccess,
-    SessionMetadata,
+    SendOptions,
+    StreamOptions,
+    SubmitOptions,
     checked_key,
-    checked_name,
-    checked_time,
-    describe_command,
+    due_times,
     input_blocks,
-    metadata_in,
     run_options,
 )
-from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.sessions.named_content import EditedHistory
 from refold.sessions.outcome import RunResult, Spent, TurnResult
 from refold.sessions.people import SessionForPeople
 from refold.sessions.run_handle import RunHandle, known_run
-from refold.sessions.schedule import first_time, repeat_of
 from refold.sessions.sent_input import RunWatcher, SentInput, begin
 from refold.sessions.stream import RunStream
 from refold.stores.values.backend import PersistenceBackend, save_in
 from refold.type_parameters import Out_co
+
+T = TypeVar("T")
 
 EVENTS_PAGE = 1000
 """How many events are read from the log at once."""
@@ -81,6 +82,32 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         self._output_type = output_type
         self._access = SessionAccess(context, session, output_type, deps, described)
 
+    def _repr_html_(self) -> str | None:
+        """Return the session for a notebook: the page on which it is looked at, at any version."""
+        from refold.page.one_file import framed_session
+
+        return framed_session(self._context.store, self.id)
+
+    @overload
+    async def send(
+        self,
+        content: Input,
+        *,
+        on_event: Callable[[RecordedSessionEvent], object] | None = None,
+        output_type: type[T],
+        **options: Unpack[SendOptions],
+    ) -> RunResult[T]: ...
+
+    @overload
+    async def send(
+        self,
+        content: Input,
+        *,
+        on_event: Callable[[RecordedSessionEvent], object] | None = None,
+        output_type: None = None,
+        **options: Unpack[SendOptions],
+    ) -> RunResult[Out_co]: ...
+
     async def send(
         self,
         content: Input,
@@ -91,8 +118,9 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         at: datetime | None = None,
         now: bool = False,
         deps: object = None,
+        output_type: type[Any] | None = None,
         **options: Unpack[RunOverrides],
-    ) -> RunResult[Out_co]:
+    ) -> RunResult[Any]:
         """Send an input and return how its run ended.
 
         Inputs of a session run one after another, in the order in which they were accepted. Cancelling the task
@@ -111,9 +139,11 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
                 where no run is under way it is an ordinary input.
             deps: what its run depends on from now on, instead of what its session or its agent does. It is given as it
                 is, is the caller's to close, and is not recorded. None = as these.
-            options: what this run does otherwise than its agent: `model`, `max_turns`, `max_tokens`, `temperature`;
-                `tools`, names of those that it may use; `output_type`, what its answer must be, which `parsed` reads.
-                They are recorded with the input, so that the run keeps them when it is resumed.
+            output_type: what the answer of this run must be, and `output` of its result is; None = as its agent has it.
+                Its JSON Schema is recorded with the input.
+            options: what else the run does otherwise than its agent: `model`, `max_turns`, `max_tokens`, `temperature`;
+                `tools`, names of those that it may use; `traceparent`, the caller's trace. They are recorded with the
+                input, so that the run keeps them when it is resumed.
 
         Raises:
             ConfigError: an argument makes no sense.
@@ -125,7 +155,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
                 this one is recorded.
             AskCycle: a tool of this session sends to it, and would wait for itself.
         """
-        access, own = self._access.of_run(deps, options), run_options(options)
+        access, own = self._access.of_run(deps, output_type), run_options(options, output_type)
         if on_event is None:
             handle = begin(access, content, cancel=cancel, key=key, at=at, now=now, options=own)
             await handle.done()
@@ -142,6 +172,16 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             raise watcher.failure
         return result
 
+    @overload
+    async def submit(
+        self, content: Input, *, output_type: type[T], **options: Unpack[SubmitOptions]
+    ) -> RunHandle[T]: ...
+
+    @overload
+    async def submit(
+        self, content: Input, *, output_type: None = None, **options: Unpack[SubmitOptions]
+    ) -> RunHandle[Out_co]: ...
+
     async def submit(
         self,
         content: Input,
@@ -150,15 +190,25 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         at: datetime | None = None,
         now: bool = False,
         deps: object = None,
+        output_type: type[Any] | None = None,
         **options: Unpack[RunOverrides],
-    ) -> RunHandle[Out_co]:
+    ) -> RunHandle[Any]:
         """Send an input and return its run as soon as the input is durable; the run goes on by itself.
 
         The arguments, and what is raised of the input, are as for `send`. With a key this may be called any number of
         times, by any process: it is one run, also when that has ended.
         """
-        access = self._access.of_run(deps, options)
-        sent = begin(access, content, cancel=None, key=key, at=at, now=now, options=run_options(options), detached=True)
+        access = self._access.of_run(deps, output_type)
+        sent = begin(
+            access,
+            content,
+            cancel=None,
+            key=key,
+            at=at,
+            now=now,
+            options=run_options(options, output_type),
+            detached=True,
+        )
         await sent.accepted()
         if sent.run is None:
             sent.result()
@@ -189,6 +239,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         every: timedelta | str | None = None,
         zone: str = "UTC",
         key: str | None = None,
+        output_type: type[Any] | None = None,
         **options: Unpack[RunOverrides],
     ) -> RunId:
         """Accept an input for a later time, or for many, and return its run as soon as that is durable.
@@ -213,22 +264,27 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
             PersistenceError: the input could not be recorded.
         """
-        if at is None and every is None:
-            raise ConfigError("a reminder has a time (`at`), an interval or a cron line (`every`), or both")
-        repeat = repeat_of(every, zone) if every is not None else None
-        due_at = checked_time(at) if at is not None else None
-        if due_at is None and repeat is not None:
-            due_at = first_time(repeat, self._context.system.clock.now_us())
+        repeat, due_at = due_times(at, every, zone, self._context.system.clock.now_us())
         command = SendInput(
             content=tuple(input_blocks(content)),
             key=checked_key(key),
             due_at=due_at,
             every=repeat,
-            options=run_options(options),
+            options=run_options(options, output_type),
         )
         performed = await self._access.ask(command)
         assert isinstance(performed, PerformedInRun)
         return performed.run
+
+    @overload
+    async def next_turn(
+        self, content: Input | None = None, *, output_type: type[T], **options: Unpack[InputOptions]
+    ) -> TurnResult[T]: ...
+
+    @overload
+    async def next_turn(
+        self, content: Input | None = None, *, output_type: None = None, **options: Unpack[InputOptions]
+    ) -> TurnResult[Out_co]: ...
 
     async def next_turn(
         self,
@@ -236,8 +292,9 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         *,
         key: str | None = None,
         deps: object = None,
+        output_type: type[Any] | None = None,
         **options: Unpack[RunOverrides],
-    ) -> TurnResult[Out_co]:
+    ) -> TurnResult[Any]:
         """Take one turn, a model call and the tool calls that it asks for, and return.
 
         With an input, the first turn of its run; without, the next one of the run under way, which was begun by
@@ -254,7 +311,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             CommandRejected: as `send`; or no run waits for its next turn.
             PersistenceError: it could not be recorded.
         """
-        access, own = self._access.of_run(deps, options), run_options(options)
+        access, own = self._access.of_run(deps, output_type), run_options(options, output_type)
         if content is None and (key is not None or own is not None):
             raise ConfigError(
                 "a key and the options of next_turn are those of its input; give an input too, or neither"
@@ -277,6 +334,14 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
 
     step = next_turn
 
+    @overload
+    def stream(self, content: Input, *, output_type: type[T], **options: Unpack[StreamOptions]) -> RunStream[T]: ...
+
+    @overload
+    def stream(
+        self, content: Input, *, output_type: None = None, **options: Unpack[StreamOptions]
+    ) -> RunStream[Out_co]: ...
+
     def stream(
         self,
         content: Input,
@@ -284,8 +349,9 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         cancel: CancellationToken | None = None,
         key: str | None = None,
         deps: object = None,
+        output_type: type[Any] | None = None,
         **options: Unpack[RunOverrides],
-    ) -> RunStream[Out_co]:
+    ) -> RunStream[Any]:
         """Send an input and return an async iterator of what happens in its run, as it happens.
 
         Use it as `async with session.stream("…") as stream:` and `async for item in stream:`. It yields the run's
@@ -297,8 +363,8 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         unless another caller with the same key waits for it too. The arguments, and what may be raised from the
         iteration, are as for `send`; a run with the same key that is over is read from the log.
         """
-        access = self._access.of_run(deps, options)
-        return RunStream(access, content, cancel=cancel, key=key, options=run_options(options))
+        access = self._access.of_run(deps, output_type)
+        return RunStream(access, content, cancel=cancel, key=key, options=run_options(options, output_type))
 
     async def cancel(
         self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None
@@ -377,9 +443,9 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             keep_run=keep_run,
         )
         async with self._access.own():
-            made = await fork_in(self._context, self.id, wanted)
+            made = await self._context.fork(self.id, wanted)
         of_user = describe_command(self._access.named.user, None)
-        return Session(self._context, made.session, self._output_type, self._access.deps, of_user)
+        return Session(self._context, made, self._output_type, self._access.deps, of_user)
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; open calls have a result that says so."""
@@ -512,13 +578,14 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             ActorStopped: the runtime is closed.
         """
         self._context.require_open()
+        followed = self._access.followed()
         return Subscription(
-            self._context.event_bus,
-            self._access.recorded_after,
+            followed.publisher,
+            followed.read,
             self.id,
             capacity=capacity,
             after_version=after_version,
-            admit=self._access.admission(),
+            admit=followed.admit,
         )
 
 

@@ -17,7 +17,7 @@ from refold.events.core.content import Json
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId
 from refold.events.model.configuration import RunOptions
-from refold.events.model.messages import TextDelta
+from refold.events.model.messages import TextDelta, delta_text
 from refold.events.session.events import (
     ModelFailed,
     ModelInterrupted,
@@ -30,11 +30,57 @@ from refold.events.session.events import (
 )
 from refold.publishing.notifications import Missed, Progressed, Published, RecordedSessionEvent, Streamed
 from refold.publishing.subscription import Subscription
-from refold.sessions.access import Input, SessionAccess
+from refold.sessions.access import SessionAccess
+from refold.sessions.inputs import Input
 from refold.sessions.outcome import RunResult
 from refold.sessions.sent_input import RunEvents, SentInput, begin
 from refold.sessions.structured_output import partial_json
 from refold.type_parameters import Out_co
+
+
+class PartialOutput:
+    """What has been streamed so far of the answer under way, read from what happens in one run.
+
+    Args:
+        is_json: the answer is one JSON value.
+    """
+
+    def __init__(self, *, is_json: bool) -> None:
+        self._is_json = is_json
+        self._texts: list[str] = []
+        self._turn = 0
+        """Which turn's answer it is; 0 = none's, or some of it is missing."""
+        self._end = 0
+        """Up to which offset of the answer all pieces have been read."""
+
+    def see(self, item: Published) -> None:
+        """Take in what has happened in the run."""
+        match item:
+            case Streamed(turn=turn, offset=offset, delta=delta):
+                if offset == 0 and turn == self._turn:
+                    self._texts = []
+                elif offset != self._end:
+                    self._turn = 0
+                self._end = offset + len(delta_text(delta))
+                if isinstance(delta, TextDelta) and turn == self._turn:
+                    self._texts.append(delta.text)
+            case Missed():
+                self._turn = 0
+            case RecordedEvent(event=ModelRequested() | ModelFailed() | ModelInterrupted() as event):
+                self._texts, self._turn, self._end = [], event.turn, 0
+            case RecordedEvent(event=RunResumed()):
+                self._texts, self._end = [], 0
+            case _:
+                return
+
+    @property
+    def value(self) -> Json:
+        """As `RunStream.partial_output`."""
+        text = "".join(self._texts)
+        self._texts = [text]
+        if not text or not self._turn:
+            return None
+        return partial_json(text) if self._is_json else text
 
 
 class RunStream(Generic[Out_co]):
@@ -61,10 +107,7 @@ class RunStream(Generic[Out_co]):
         self._subscription: Subscription | None = None
         self._handle: SentInput | None = None
         self._events: RunEvents | None = None
-        self._texts: list[str] = []
-        """What was streamed of the answer under way, as it came."""
-        self._text_of_turn = 0
-        """Which turn's that is; 0 = none's, or some of it is missing."""
+        self._partial = PartialOutput(is_json=access.output_type is not None)
         self._seen = 0
         """Version of the last event that was looked at."""
         self._started = False
@@ -94,14 +137,10 @@ class RunStream(Generic[Out_co]):
     def partial_output(self) -> Json:
         """What the model has said so far in the answer that is streamed; None = nothing yet.
 
-        Where the agent has an `output_type`, it is the JSON value that the text has begun, as far as it is there: plain
+        Where the agent has an `output_type`, it is the JSON value that the text has begun, up to its last piece: plain
         and not checked. The text of an answer to which pieces are `Missed` is not known.
         """
-        self._texts = ["".join(self._texts)]
-        [text] = self._texts
-        if not text or not self._text_of_turn:
-            return None
-        return partial_json(text) if self._access.output_type is not None else text
+        return self._partial.value
 
     def __aiter__(self) -> Self:
         return self
@@ -210,13 +249,13 @@ class RunStream(Generic[Out_co]):
             return False
         match item:
             case Streamed():
-                if isinstance(item.delta, TextDelta) and (item.run, item.turn) == (run, self._text_of_turn):
-                    self._texts.append(item.delta.text)
+                if item.run == run:
+                    self._partial.see(item)
                 return item.run == run
             case Progressed():
                 return self._started
             case Missed():
-                self._text_of_turn = 0
+                self._partial.see(item)
                 return self._started
             case RecordedEvent():
                 return self._shows_event(run, item)
@@ -228,10 +267,7 @@ class RunStream(Generic[Out_co]):
         if not self._events.include(recorded.version, recorded.event):
             return False
         event = recorded.event
-        if isinstance(event, ModelRequested | ModelFailed | ModelInterrupted):
-            self._texts, self._text_of_turn = [], event.turn
-        elif isinstance(event, RunResumed):
-            self._texts = []
+        self._partial.see(recorded)
         self._started = self._started or isinstance(event, RunStarted)
         self._ended = isinstance(event, RunCompleted | RunFailed | RunCancelled)
         return True

@@ -19,7 +19,7 @@ from refold.events.core.content import Json, JsonObject
 from refold.events.core.errors import AgentLoopError, ConfigError, ToolError
 from refold.events.model.configuration import AgentConfig, AgentConfiguration
 from refold.events.model.run_context import RunContext
-from refold.tools.data_type import NOT_DESCRIBED, DataType
+from refold.tools.data_type import NOT_DESCRIBED, DataType, why_not_described
 from refold.tools.schema import InputSchema
 
 T = TypeVar("T")
@@ -61,9 +61,6 @@ def parsed_output(text: str, output_type: type[T]) -> T:
     Args:
         text: JSON, perhaps in a code fence or behind some words.
         output_type: see `Agent.output_type`.
-
-    Raises:
-        AgentLoopError: it says nothing that fits; the message says what is wrong and where.
     """
     problem = ""
     data_type = _data_type(output_type)
@@ -129,7 +126,7 @@ def _data_type(output_type: type[T]) -> DataType[T]:
     try:
         return DataType(output_type)
     except NOT_DESCRIBED as error:
-        raise ConfigError(f"output_type {_name(output_type)} has no JSON Schema: {error}") from None
+        raise ConfigError(f"output_type {_name(output_type)} has no JSON Schema: {why_not_described(error)}") from None
 
 
 def output_schema(output_type: type[object]) -> JsonObject:
@@ -186,7 +183,7 @@ def value_problem(value: Json, schema: JsonObject) -> str | None:
     """Return what of a JSON value does not fit a schema, with its place; None where it fits."""
     schema = dict(schema)
     whole: JsonObject = {"properties": {"it": schema}, "required": ["it"], "$defs": schema.pop("$defs", {})}
-    found = InputSchema(whole, tool="(the answer)").problem({"it": value})
+    found = InputSchema(whole, tool="(the answer)", bounds=True).problem({"it": value})
     return found.replace("`$.it", "`$") if found is not None else None
 
 

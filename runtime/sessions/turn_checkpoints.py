@@ -79,6 +79,7 @@ class StepSnapshots:
         subscribe: Callable[[Callable[[RecordedSessionEvent], object]], Callable[[], None]],
         background: Begin,
     ) -> None:
+        self._over = asyncio.Event()
         self._unsubscribe = subscribe(self._see)
         self._writing = background("write step snapshots", lambda: self._work(store), self._over.set)
 
@@ -105,11 +106,7 @@ class StepSnapshots:
             log.warning("%d snapshots of turns are not written: %s takes too long", left, self.backend.name)
 
     async def forget(self, sessions: Sequence[SessionId]) -> int:
-        """Delete the checkpoints of sessions, which were deleted, and return how many there were.
-
-        Raises:
-            PersistenceError: the backend cannot list or delete them.
-        """
+        """Delete the checkpoints of sessions, which were deleted, and return how many there were."""
         deleted = 0
         self._forgotten.update(stream_name(SESSION_KIND, session) for session in sessions)
         async with self._turn:  # What is being written is there then, and nothing more comes.

@@ -1,7 +1,7 @@
 """A session for threads, with its streams and subscriptions: the same commands and questions, each of which blocks.
 
 Read `refold.sessions.session` for what each of them does, `refold.sessions.stream` and `refold.publishing.subscription`
-for what is yielded, and `refold.actors.sync.loop_thread` for the thread. The rules: nothing is decided here; and what
+for what is yielded, and `refold.actors.loop_thread` for the thread. The rules: nothing is decided here; and what
 stands behind a face is touched on its loop's thread only, as long as that runs; afterwards what had come is still
 yielded.
 """
@@ -11,27 +11,94 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, Unpack
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.sync.loop_thread import AlreadyClosed, LoopThread, blocking, next_or_none, run_on_loop
+from refold.actors.loop_thread import (
+    AlreadyClosed,
+    LoopThread,
+    blocking,
+    blocking_face,
+    next_or_none,
+    run_on_loop,
+)
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Json
 from refold.events.core.ids import RunId, SessionId
 from refold.events.session.events import SessionEvent
-from refold.lineage.fork import Results
+from refold.publishing.event_bus import EndedRun
 from refold.publishing.notifications import Published, RecordedSessionEvent
-from refold.publishing.subscription import CAPACITY, Subscription
-from refold.sessions.access import Input, RunOverrides
+from refold.publishing.subscription import CAPACITY
+from refold.sessions.inputs import Input, RunOverrides, StreamOptions, SubmitOptions
 from refold.sessions.outcome import RunResult
-from refold.sessions.run_handle import RunHandle, RunReader
+from refold.sessions.run_handle import RunHandle
 from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
 from refold.type_parameters import Out_co
 
+T = TypeVar("T")
 
-class SyncRunStream(Generic[Out_co]):
+
+class Reader(Protocol):
+    """What a reader of events has of one: a `Subscription`, a `RunReader`, or that of a connection."""
+
+    session: SessionId | None
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> Published: ...
+
+    async def aclose(self) -> None: ...
+
+
+class ReaderOfRun(Reader, Protocol):
+    """One that reads a run."""
+
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def partial_output(self) -> Json: ...
+
+    @property
+    def ended(self) -> EndedRun | None: ...
+
+
+class SyncItems:
+    """Yields what comes to a stream or a reader on the loop of another thread; for one thread at a time."""
+
+    def __init__(self, loop_thread: LoopThread, items: "RunStream[Any] | Reader") -> None:
+        self.loop_thread = loop_thread
+        self._items = items
+
+    def close(self) -> None:
+        """Leave: nothing more is taken or yielded. From any thread, any number of times."""
+        with suppress(AlreadyClosed):
+            self.loop_thread.run(self._items.aclose)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Published:
+        item = _next_or_none(self.loop_thread, self._items)
+        if item is None:
+            raise StopIteration
+        return item
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.loop_thread.begin(self._items.aclose)  # Not here: it belongs to the loop's thread.
+
+
+class SyncRunStream(SyncItems, Generic[Out_co]):
     """The events of one run and what passes by; an iterator and a context manager.
 
     Made by `SyncSession.stream`. For one thread at a time. Who leaves early cancels the run: inside `with`, or with
@@ -39,7 +106,7 @@ class SyncRunStream(Generic[Out_co]):
     """
 
     def __init__(self, loop_thread: LoopThread, stream: RunStream[Out_co]) -> None:
-        self.loop_thread = loop_thread
+        super().__init__(loop_thread, stream)
         self.asynchronous = stream
 
     @property
@@ -67,31 +134,16 @@ class SyncRunStream(Generic[Out_co]):
         Another caller with the same key keeps the run going. A log that refuses holds nobody longer than twice the
         cancel grace. Where the runtime is closed there is nothing to leave.
         """
-        with suppress(AlreadyClosed):
-            self.loop_thread.run(self.asynchronous.aclose)
-
-    def __iter__(self) -> Self:
-        return self
+        super().close()
 
     def __next__(self) -> Published:
         with self._left_if_interrupted():
-            item = _next_or_none(self.loop_thread, self.asynchronous)
-        if item is None:
-            raise StopIteration
-        return item
+            return super().__next__()
 
     def __enter__(self) -> Self:
         with self._left_if_interrupted():
             self.loop_thread.run(self.asynchronous.__aenter__)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.loop_thread.begin(self.asynchronous.aclose)  # Not here: it belongs to the loop's thread.
 
     @contextmanager
     def _left_if_interrupted(self) -> Generator[None, None, None]:
@@ -105,7 +157,7 @@ class SyncRunStream(Generic[Out_co]):
             raise
 
 
-class SyncSubscription:
+class SyncSubscription(SyncItems):
     """Yields what happens in one session, or in all: `for item in subscription`; also a context manager.
 
     Made by `SyncSession.follow` and `SyncRuntime.follow`, from which moment it sees everything. For one thread at a
@@ -113,39 +165,14 @@ class SyncSubscription:
     `close`. Read `Subscription` for what it yields.
     """
 
-    def __init__(self, loop_thread: LoopThread, subscription: Subscription | RunReader) -> None:
-        self.loop_thread = loop_thread
+    def __init__(self, loop_thread: LoopThread, subscription: Reader) -> None:
+        super().__init__(loop_thread, subscription)
         self.asynchronous = subscription
 
     @property
     def session(self) -> SessionId | None:
         """The session that it follows; None = all."""
         return self.asynchronous.session
-
-    def close(self) -> None:
-        """Leave: nothing more is taken or yielded. From any thread, any number of times."""
-        with suppress(AlreadyClosed):
-            self.loop_thread.run(self.asynchronous.aclose)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Published:
-        item = _next_or_none(self.loop_thread, self.asynchronous)
-        if item is None:
-            raise StopIteration
-        return item
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.loop_thread.begin(self.asynchronous.aclose)
 
 
 async def _next_page(events: AsyncIterator[RecordedSessionEvent]) -> list[RecordedSessionEvent]:
@@ -157,7 +184,7 @@ async def _next_page(events: AsyncIterator[RecordedSessionEvent]) -> list[Record
     return page
 
 
-def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Subscription | RunReader) -> Published | None:
+def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Reader) -> Published | None:
     try:
         return loop_thread.run(lambda: next_or_none(items))
     except AlreadyClosed:
@@ -166,7 +193,7 @@ def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Subscription 
         return _left_over(items)
 
 
-def _left_over(items: RunStream[Any] | Subscription | RunReader) -> Published | None:
+def _left_over(items: RunStream[Any] | Reader) -> Published | None:
     """Return the next of what came before the runtime closed; raise ActorStopped if the log has to be read."""
     taking = next_or_none(items)
     try:
@@ -181,11 +208,24 @@ def _left_over(items: RunStream[Any] | Subscription | RunReader) -> Published | 
 class SyncRunReader(SyncSubscription):
     """What happens in a run; made by `SyncRunHandle.stream`. Who leaves it changes nothing."""
 
+    def __init__(self, loop_thread: LoopThread, reader: ReaderOfRun) -> None:
+        super().__init__(loop_thread, reader)
+        self._reader = reader
+
     @property
     def place(self) -> str:
         """Where the reader is; see `RunReader.place`."""
-        assert isinstance(self.asynchronous, RunReader)
-        return self.asynchronous.place
+        return self._reader.place
+
+    @property
+    def ended(self) -> EndedRun | None:
+        """How the run has ended, once its end was read."""
+        return self._reader.ended
+
+    @property
+    def partial_output(self) -> Json:
+        """What there is of the answer that is streamed; see `RunReader.partial_output`."""
+        return self._reader.partial_output
 
 
 class SyncRunHandle(Generic[Out_co]):
@@ -210,11 +250,9 @@ class SyncRunHandle(Generic[Out_co]):
         """Its id within the session."""
         return self.asynchronous.run
 
-    def result(self) -> RunResult[Out_co]:
-        """Return how the run ended, once it has; see `RunHandle.result`. An interrupt leaves the run alone."""
-        return self.loop_thread.run(self.asynchronous.result)
-
+    result = blocking(RunHandle[Out_co].result)
     cancel = blocking(RunHandle.cancel)
+    status = blocking(RunHandle.status)
 
     def stream(self, after: str | int = 0, *, capacity: int = CAPACITY) -> SyncRunReader:
         """Return an iterator of what happened in the run, and then of what happens; see `RunHandle.stream`."""
@@ -244,6 +282,9 @@ class SyncSession(Generic[Out_co]):
         """Its id in the log."""
         return self.asynchronous.id
 
+    def _repr_html_(self) -> str | None:
+        return self.asynchronous._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
     send = blocking(Session[Out_co].send)
     remind = blocking(Session.remind)
     next_turn = blocking(Session[Out_co].next_turn)
@@ -269,42 +310,25 @@ class SyncSession(Generic[Out_co]):
     statistics = blocking(Session.statistics)
     state_at = blocking(Session.state_at)
 
-    def children(self) -> "list[SyncSession[Any]]":
-        """Return the sessions that calls of subagents in this one began, in order of their names.
+    children = blocking_face(
+        Session.children,
+        lambda face, found: [SyncSession(face.loop_thread, child) for child in found],
+        "list[SyncSession[Any]]",
+    )
+    fork = blocking_face(
+        Session[Out_co].fork, lambda face, made: SyncSession(face.loop_thread, made), "SyncSession[Out_co]"
+    )
+    run = blocking_face(
+        Session[Out_co].run, lambda face, run: SyncRunHandle(face.loop_thread, run), "SyncRunHandle[Out_co]"
+    )
 
-        Raises:
-            PersistenceError: the log cannot be read.
+    @overload
+    def stream(self, content: Input, *, output_type: type[T], **options: Unpack[StreamOptions]) -> SyncRunStream[T]: ...
 
-        This blocks the calling thread. An interrupt, such as Ctrl-C, counts as the cancellation of its task.
-        """
-        found = self.loop_thread.run(self.asynchronous.children)
-        return [SyncSession(self.loop_thread, child) for child in found]
-
-    def fork(
-        self,
-        at: int | None = None,
-        *,
-        name: str | None = None,
-        model: str | None = None,
-        system_prompt: str | None = None,
-        results: Results | None = None,
-        keep_run: bool = False,
-    ) -> "SyncSession[Out_co]":
-        """Return a new session that goes on from a place in this one; see `Session.fork`.
-
-        Raises:
-            ConfigError: there is no such version, a batch goes on behind it, or an argument makes no sense.
-            CommandRejected: there is another session of that name.
-            PersistenceError: it could not be recorded.
-
-        This blocks the calling thread. An interrupt, such as Ctrl-C, counts as the cancellation of its task.
-        """
-        made = self.loop_thread.run(
-            lambda: self.asynchronous.fork(
-                at, name=name, model=model, system_prompt=system_prompt, results=results, keep_run=keep_run
-            )
-        )
-        return SyncSession(self.loop_thread, made)
+    @overload
+    def stream(
+        self, content: Input, *, output_type: None = None, **options: Unpack[StreamOptions]
+    ) -> SyncRunStream[Out_co]: ...
 
     def stream(
         self,
@@ -313,15 +337,25 @@ class SyncSession(Generic[Out_co]):
         cancel: CancellationToken | None = None,
         key: str | None = None,
         deps: object = None,
+        output_type: type[Any] | None = None,
         **options: Unpack[RunOverrides],
-    ) -> SyncRunStream[Out_co]:
+    ) -> SyncRunStream[Any]:
         """Send an input and return an iterator of what happens in its run, as it happens.
 
         Use it as `with session.stream("…") as stream:` and `for item in stream:`. Read `Session.stream` for what it
         yields and raises. Who leaves before the end cancels the run.
         """
-        streaming = self.asynchronous.stream(content, cancel=cancel, key=key, deps=deps, **options)
+        own = cast("type[Any]", output_type)  # There are too many unions for mypy to find the overload.
+        streaming = self.asynchronous.stream(content, cancel=cancel, key=key, deps=deps, output_type=own, **options)
         return SyncRunStream(self.loop_thread, streaming)
+
+    @overload
+    def submit(self, content: Input, *, output_type: type[T], **options: Unpack[SubmitOptions]) -> SyncRunHandle[T]: ...
+
+    @overload
+    def submit(
+        self, content: Input, *, output_type: None = None, **options: Unpack[SubmitOptions]
+    ) -> SyncRunHandle[Out_co]: ...
 
     def submit(
         self,
@@ -331,15 +365,14 @@ class SyncSession(Generic[Out_co]):
         at: datetime | None = None,
         now: bool = False,
         deps: object = None,
+        output_type: type[Any] | None = None,
         **options: Unpack[RunOverrides],
-    ) -> SyncRunHandle[Out_co]:
+    ) -> SyncRunHandle[Any]:
         """Send an input and return its run as soon as the input is durable; see `Session.submit`."""
-        sent = partial(self.asynchronous.submit, content, key=key, at=at, now=now, deps=deps, **options)
+        sent = partial(
+            self.asynchronous.submit, content, key=key, at=at, now=now, deps=deps, output_type=output_type, **options
+        )
         return SyncRunHandle(self.loop_thread, self.loop_thread.run(sent))
-
-    def run(self, run: RunId | str | None = None, *, key: str | None = None) -> SyncRunHandle[Out_co]:
-        """Return a run of the session, by its id or by the key of its input; see `Session.run`."""
-        return SyncRunHandle(self.loop_thread, self.loop_thread.run(partial(self.asynchronous.run, run, key=key)))
 
     def events(self, *, after_version: int = 0) -> Iterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""

@@ -46,6 +46,12 @@ NOT_DESCRIBED = (TypeError, ValueError, NameError, AttributeError, RecursionErro
 """What msgspec and pydantic raise of a type that they cannot describe or read."""
 
 
+def why_not_described(error: BaseException) -> str:
+    """Return in one line what is wrong with such a type, without what to do about it in msgspec or pydantic."""
+    said = str(error).partition("\n\nFor further information visit")[0].strip()
+    return said.rpartition("\n")[2] or type(error).__name__
+
+
 class DataType(Generic[T]):
     """A type whose values are written as JSON.
 
@@ -71,16 +77,7 @@ class DataType(Generic[T]):
             self.schema["$defs"] = definitions
 
     def read(self, data: str | bytes, path: str = "$") -> T:
-        """Return the value that a JSON text is.
-
-        Args:
-            data: the text.
-            path: its place, for the error.
-
-        Raises:
-            msgspec.ValidationError: it does not fit; says what is wrong, and where.
-            msgspec.DecodeError: it is no JSON.
-        """
+        """Return the value that a JSON text is, or raise what msgspec does; `path` is its place, for the error."""
         return self._read(data, path)
 
 

@@ -17,8 +17,7 @@ from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, RESULT_LIMIT_MAX
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError
-from refold.events.model.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, Tier, ToolSpec
-from refold.events.model.retry import RetryPolicy
+from refold.events.model.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, RetryPolicy, Tier, ToolSpec
 from refold.tools.signature import AnyFunction, entry_of
 
 DISPLAY_NAME_CHARACTERS_MAX = 100

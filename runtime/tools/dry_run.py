@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -91,27 +91,20 @@ def begin_dry_runs() -> None:
 
 
 def require_outside(what: str) -> None:
-    """Return where something outside may be called.
-
-    Args:
-        what: is called, such as `the tool weather`.
-    """
+    """Return where something outside, such as `the tool weather`, may be called."""
     if _tried is not None:
         refuse(what)
 
 
 def refuse(what: str, on: str = "") -> NoReturn:
-    """Note what was tried, and refuse it.
-
-    Raises:
-        OutsideInDryRun: always.
-    """
+    """Note what was tried, and refuse it."""
     if _tried is not None and len(_tried) < ACTS_KEPT:
         _tried.append(RefusedAct(what, clean_text(on[:NAMED_CHARACTERS]), clean_text(_place_of_caller())))
     raise OutsideInDryRun(f"{what} cannot be called in a replay")
 
 
-def _take() -> tuple[RefusedAct, ...]:
+def tried_acts() -> tuple[RefusedAct, ...]:
+    """Return what the code of this process tried outside since this was asked last."""
     if not _tried:
         return ()
     taken = tuple(_tried)
@@ -144,11 +137,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 class NotOpened:
-    """Stands for what is not opened in a dry run, which cannot be done again where it is used.
-
-    Args:
-        what: it stands for.
-    """
+    """Stands for what is not opened in a dry run, which cannot be done again where it is used."""
 
     def __init__(self, what: str) -> None:
         object.__setattr__(self, "_what", what)
@@ -199,10 +188,23 @@ class DryRun:
         if place in self.gone:
             raise NotComparable(self.gone[place])
         self._told(place)
-        task = asyncio.get_running_loop().create_task(work(), name="dry run")
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()  # `asyncio.wait` takes longer than most hooks do.
+
+        async def running() -> T:
+            try:
+                return await work()
+            finally:
+                _settle(over)
+
+        task = _begun(running())
+        timer = loop.call_later(self._answer_s, _settle, over) if not task.done() else None
         try:
-            await asyncio.wait([task], timeout=self._answer_s)
+            if timer is not None:
+                await over
         finally:
+            if timer is not None:
+                timer.cancel()
             self._told("")
             if not task.done():
                 _leave(task)
@@ -212,15 +214,26 @@ class DryRun:
         return _result(task)
 
 
+def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Return a task; from Python 3.12 on it has begun, and most code of agents ends without waiting for anything."""
+    eager = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+    return asyncio.Task(work, loop=asyncio.get_running_loop(), name="dry run", **cast("dict[str, Any]", eager))
+
+
 def no_answer_within(answer_s: float) -> str:
     """Return why code is not asked again that was silent for so many seconds."""
     return f"it gave no answer within {answer_s:g} seconds"
 
 
+def _settle(over: "asyncio.Future[None]") -> None:
+    if not over.done():
+        over.set_result(None)
+
+
 def _result(task: asyncio.Task[T]) -> T:
     error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
-    acts = _take()
-    if not acts and (refused := _refused_by_system(error)) is not None:
+    acts = tried_acts()
+    if not acts and (refused := refused_by_system(error)) is not None:
         acts = (refused,)
     if acts:
         raise ActedInDryRun(acts) from error
@@ -233,7 +246,7 @@ def _result(task: asyncio.Task[T]) -> T:
     raise error
 
 
-def _refused_by_system(error: BaseException | None) -> RefusedAct | None:
+def refused_by_system(error: BaseException | None) -> RefusedAct | None:
     """Return what the kernel refused, where that is why code raised."""
     while error is not None:
         if (isinstance(error, OSError) and error.errno in _REFUSALS) or _is_of_database(error):

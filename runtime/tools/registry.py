@@ -18,7 +18,7 @@ from refold.events.core.errors import ConfigError, ToolError
 from refold.events.kinds.indexing import TextColumn
 from refold.events.model.configuration import Tier, ToolSpec
 from refold.events.session.events import Verdict
-from refold.tools.data_type import NOT_DESCRIBED, DataType
+from refold.tools.data_type import NOT_DESCRIBED, DataType, why_not_described
 from refold.tools.tool import Tool, tool
 
 AnyTool = Tool[..., object]
@@ -156,7 +156,8 @@ class ToolRegistry:
         try:
             return DataType[object](annotation)
         except NOT_DESCRIBED as error:
-            raise ConfigError(f"{annotation!r:.100} is no type that can be asked for: {error}") from None
+            why = why_not_described(error)
+            raise ConfigError(f"{annotation!r:.100} is no type that can be asked for: {why}") from None
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
         """Run a tool's body and return what it returned.

@@ -2,14 +2,22 @@
 
 Understood are `type`, `nullable`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`,
 `prefixItems`, `allOf`, `anyOf`, `oneOf` (of which one fits, or more) and references inside the schema, one beside
-another; other keywords are left to the tool's body. The rule it protects: arguments are changed only where the schema
-leaves no other meaning, so text that looks like JSON stays text wherever text is wanted.
+another; other keywords are left to the tool's body. In what a person gives, and in final answers, bounds, patterns and
+formats count too: what is wrong there is told to those who can give it anew, before it is recorded. The rule it
+protects: arguments are changed only where the schema leaves no other meaning, so text that looks like JSON stays text
+wherever text is wanted.
 """
 
+import math
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from itertools import islice, product
+from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
 import msgspec
 
@@ -33,14 +41,41 @@ _WIDE_TEXT = re.compile(rb'"\s*-?\d{19,}\s*"')
 _NESTED = ("$ref", "allOf", "anyOf", "oneOf")
 
 
+def _is_multiple(value: float, step: float) -> bool:
+    """Tell whether a number is a multiple of another one, as far as floats tell: 0.3 is one of 0.1."""
+    if step == 0 or (isinstance(value, int) and isinstance(step, int)):
+        return step == 0 or value % step == 0
+    try:
+        return abs(math.remainder(value, step)) <= abs(value) * 1e-9
+    except OverflowError:  # A whole number that no float can be.
+        return False
+
+
+_BOUNDS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "minimum": (">= {}", operator.ge),
+    "maximum": ("<= {}", operator.le),
+    "exclusiveMinimum": ("> {}", operator.gt),
+    "exclusiveMaximum": ("< {}", operator.lt),
+    "multipleOf": ("that is a multiple of {}", _is_multiple),
+    **{f"min{counted}": ("of length >= {}", operator.ge) for counted in ("Length", "Items", "Properties")},
+    **{f"max{counted}": ("of length <= {}", operator.le) for counted in ("Length", "Items", "Properties")},
+}
+"""What a number, or the length of what has one, must be."""
+
+_COUNTED = {"Length": "string", "Items": "array", "Properties": "object"}
+"""Of which kind of value a keyword counts something."""
+
+_FORMATS: Mapping[str, type] = {
+    "date": date, "date-time": datetime, "time": time, "duration": timedelta, "uuid": UUID, "decimal": Decimal
+}  # fmt: skip
+"""What a text of a format is read as."""
+
+
 class InputSchema:
-    """The schema of a tool's arguments.
+    """The schema of a tool's arguments: an object schema, which holds everything that it refers to."""
 
-    Attributes:
-        schema: an object schema, which holds everything that it refers to.
-    """
-
-    def __init__(self, schema: JsonObject, *, tool: str) -> None:
+    def __init__(self, schema: JsonObject, *, tool: str, bounds: bool = False) -> None:
+        self._bounds = bounds
         try:
             copy = clean_json(schema)
         except Unrecordable as error:
@@ -97,6 +132,8 @@ class InputSchema:
 
     def ways(self, schema: Json) -> list[JsonObject]:
         """Return the ways to fit `schema`, each a schema by itself, references followed; none if nothing can fit."""
+        if is_json_object(schema) and schema.keys().isdisjoint(_NESTED):
+            return [schema]
         ways: list[JsonObject] = []
         for way in self._ways(schema, frozenset()):
             if len(ways) == WAYS_MAX:
@@ -161,6 +198,8 @@ class InputSchema:
         if choices is not None and not any(_same(value, choice) for choice in choices):
             shown = ", ".join(msgspec.json.encode(choice).decode() for choice in choices)
             return f"Expected one of {shown:.500} - at `{path}`"
+        if self._bounds and (problem := _bounds_problem(value, kind, schema)) is not None:
+            return f"{problem} - at `{path}`"
         if is_json_object(value):
             return self._object_problem(value, schema, path)
         if is_json_array(value):
@@ -299,6 +338,34 @@ def _widened(value: str | float, accepted: set[str]) -> Json:
     except (msgspec.MsgspecError, UnicodeEncodeError):
         return value
     return value if INTEGER_MIN <= number <= INTEGER_MAX else number
+
+
+def _bounds_problem(value: Json, kind: str, schema: JsonObject) -> str | None:
+    """Return which bound, pattern or format a value of a kind does not keep; None = it keeps all that are known."""
+    length = len(value) if isinstance(value, str) or is_json_array(value) or is_json_object(value) else None
+    for keyword, (words, holds) in _BOUNDS.items():
+        counted = _COUNTED.get(keyword[3:])
+        measured = value if counted is None else length if counted == kind else None
+        bound = schema.get(keyword)
+        if _is_number(measured) and _is_number(bound) and not holds(measured, bound):
+            return f"Expected `{kind}` {words.format(bound)}"
+    if not isinstance(value, str):
+        return None
+    pattern, named = schema.get("pattern"), schema.get("format")
+    try:
+        if isinstance(pattern, str) and re.search(pattern, value) is None:
+            return f"Expected `string` matching {pattern!r:.200}"
+        if isinstance(named, str) and named in _FORMATS:
+            msgspec.convert(value, _FORMATS[named])
+    except re.error:  # Of another dialect.
+        return None
+    except msgspec.ValidationError as error:
+        return str(error)
+    return None
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _schemas(schema: JsonObject, keyword: str) -> list[Json]:

@@ -29,6 +29,7 @@ from refold.tools.data_type import (
     read_custom,
     shown_default,
     unrecordable_part,
+    why_not_described,
     without_definitions,
 )
 from refold.tools.schema import InputSchema, names_problem
@@ -100,11 +101,6 @@ class Signature:
     """
 
     def __init__(self, function: AnyFunction, *, tool: str) -> None:
-        """Read the signature of `function`.
-
-        Raises:
-            ConfigError: it cannot be a tool's; names the tool and the parameter.
-        """
         parameters = _parameters(function, tool)
         annotations = {name: _annotation(function, parameter, tool) for name, parameter in parameters.items()}
         self.context_names = tuple(name for name, annotation in annotations.items() if _is_context(annotation))
@@ -186,11 +182,7 @@ def entry_of(function: AnyFunction) -> AnyFunction:
 
 
 def context_parameters(function: AnyFunction, *, tool: str) -> tuple[tuple[str, ...], str]:
-    """Return the parameters of `function` that are annotated as the call's context, and what `deps` it must have.
-
-    Raises:
-        ConfigError: its annotations cannot be read; names the tool and the parameter.
-    """
+    """Return the parameters of `function` that are annotated as the call's context, and what `deps` it must have."""
     annotated = {
         name: _annotation(function, parameter, tool)
         for name, parameter in _signature(function, tool).parameters.items()
@@ -279,11 +271,7 @@ def _resolved(function: AnyFunction, annotation: object) -> object:
 
 
 def check_result(function: AnyFunction, *, tool: str) -> None:
-    """Return if something of what a function says it returns can be recorded.
-
-    Raises:
-        ConfigError: nothing of it can, so that each call would fail after its body has run; names the tool.
-    """
+    """Refuse a function of whose results none can be recorded: each call would fail after its body has run."""
     annotation = _signature(function, tool).return_annotation
     if annotation is inspect.Signature.empty:
         return
@@ -315,13 +303,12 @@ def _is_context(annotation: object) -> bool:
 
 
 def _data_type(annotation: object, name: str, tool: str) -> DataType[object]:
-    """Return how the type of a parameter is described and read."""
     try:
         return DataType(annotation)
     except NOT_DESCRIBED as error:
         raise ConfigError(
             f"the parameter {name!r} of the tool {tool!r} has the type {annotation!r}, which is not supported "
-            f"({(str(error).splitlines() or [type(error).__name__])[-1]}); {UNSUPPORTED_HINT}"
+            f"({why_not_described(error)}); {UNSUPPORTED_HINT}"
         ) from error
 
 

@@ -161,6 +161,11 @@ class Tool(Generic[P, R_co]):
             Exception: what the body raised.
         """
         require_outside(f"the tool {self.name}")
+        value = await self.run_body(arguments, context, pool)
+        return value if self.result_limit == DEFAULT_RESULT_LIMIT else WithLimit(value, self.result_limit)
+
+    async def run_body(self, arguments: JsonObject, context: ToolContext[object], pool: ThreadPool) -> object:
+        """Return what the body returns, without its limit; in a dry run too, where it may not act. Raises as `run`."""
         if self.wants_deps and context.deps is None:
             what = f"the tool {self.name} works with deps of the type {self.wants_deps}, and there are none"
             raise CallRefused(f"{what}; give Agent(deps=…), or deps with the session or the input", broken=True)
@@ -171,8 +176,7 @@ class Tool(Generic[P, R_co]):
             result = await run_in_thread(
                 lambda: self._body(values, context), name=f"tool {self.name}", context=context, pool=pool
             )
-        value = await result if inspect.isawaitable(result) else result
-        return value if self.result_limit == DEFAULT_RESULT_LIMIT else WithLimit(value, self.result_limit)
+        return await result if inspect.isawaitable(result) else result
 
     def carried_out_by(
         self, carry_out: Callable[[ToolBody, dict[str, object], ToolContext[object]], Awaitable[object]]
@@ -201,7 +205,6 @@ class Tool(Generic[P, R_co]):
         return Verdict(verdict="broken", reason=f"The action of {self.name} is not known: {why:.200}")
 
     def _problem(self, values: dict[str, object]) -> str | None:
-        """Return what the validator says."""
         if self._validate is None:
             return None
         said = cast("object", self._validate(**values))

@@ -7,11 +7,11 @@ The command that `refold.commands.cli` finds by name, since it stands to the rig
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
@@ -26,6 +26,7 @@ from refold.commands.execution import (
 
 if TYPE_CHECKING:
     from refold.scenarios.failure_artifact import FailureArtifact
+    from refold.scenarios.monitors.monitor import Broken, RuleVerdict
     from refold.scenarios.plan.scenario import Scenario
     from refold.scenarios.report import SimulationReport
     from refold.scenarios.sweep import SweepPlan
@@ -136,9 +137,36 @@ WireOption = Annotated[WireChoice, typer.Option(help="The provider's protocol, o
 StoreOption = Annotated[
     StoreChoice, typer.Option(help="Where the log is: in a real SQLite file, the disk fails and loses power too.")
 ]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write what was found as one HTML file, too: the promise, the scenario, the sessions.",
+        show_default=False,
+        parser=_given_path,
+    ),
+]
 OwnToolsOption = Annotated[
     bool, typer.Option("--own-tools", help="Run the bodies of the agent's own tools, with arguments by chance.")
 ]
+
+
+class Told(NamedTuple):
+    """Where what was found goes."""
+
+    save: Path | None
+    html: Path | None
+    as_json: bool
+
+    def check(self) -> None:
+        if self.save is not None:
+            from refold.scenarios.failure_artifact import check_folder
+
+            check_folder(self.save)
+        if self.html is not None:
+            from refold.inspection.export import require_new_file
+
+            require_new_file(self.html)
 
 
 def simulate(
@@ -161,6 +189,7 @@ def simulate(
     wire: WireOption = WireChoice.NONE,
     own_tools: OwnToolsOption = False,
     save: SaveOption = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rehearse an agent: crashes, refusals, hangs and cancels, drawn from seeds, on a clock that costs no time.
@@ -168,7 +197,8 @@ def simulate(
     Its sessions run on a simulated loop; answers come from a model that answers by chance, and a stand-in takes the
     place of each tool's body, unless --own-tools is given. What came of a seed depends on nothing else, so --seed
     repeats it exactly. A broken promise is shrunk to the smallest scenario that breaks it, which is shown as Python
-    code, and saved together with its log. Exits 1 if a promise is broken.
+    code, and saved together with its log. Exits 1 if a promise is broken. --html writes one file with the page of
+    `refold inspect`, in which both are; FILE must not be there yet.
 
     With --from, a process is started on each prefix of a recorded log, as if the one that wrote it had died there, and
     must recover; without AGENT it runs an agent that is made of what the log says of it. The log is not changed.
@@ -187,25 +217,24 @@ def simulate(
     _check_options(context, seed=seed, scenario=scenario, ready=ready, from_log=from_log)
     if ready == "list":
         run_blocking_command(lambda: _list_ready(as_json))
+    told = Told(save, html, as_json)
     if from_log is not None:
         if own_tools and agent is None:
             raise typer.BadParameter("--own-tools with --from needs an AGENT; a log has no tools of its own")
-        _run(lambda interruption: _from_log(from_log, agent, boundaries, at, own_tools, save, as_json, interruption))
+        _run(lambda interruption: _from_log(from_log, agent, boundaries, at, own_tools, told, interruption))
     if agent is None:
         sample = f"; `python -m refold.scenarios.ready.{ready}` plays it with a sample" if ready is not None else ""
         raise typer.BadParameter(f"name the agent, as module:attribute{sample or ', or a log with --from'}")
     drawing = {"sessions": sessions, "acts": acts, "faults_max": faults, "store": store.value, "wire": wire.value}
 
     def work(interruption: "Interruption") -> int:
-        from refold.scenarios.failure_artifact import check_folder
         from refold.scenarios.sweep import SweepPlan
 
-        if save is not None:
-            check_folder(save)
+        told.check()
         plan = SweepPlan(agent=agent, own_tools=own_tools, drawing=drawing)
         if seed is not None or scenario is not None or ready is not None:
-            return _one(plan, seed, scenario, ready, save, as_json, interruption)
-        return _many(plan, first, seeds, time, jobs, save, as_json, interruption)
+            return _one(plan, seed, scenario, ready, told, interruption)
+        return _many(plan, first, seeds, time, jobs, told, interruption)
 
     _run(work)
 
@@ -225,11 +254,7 @@ DRAWN_BY = ("sessions", "acts", "faults", "store", "wire")
 def _check_options(
     context: typer.Context, *, seed: int | None, scenario: Path | None, ready: str | None, from_log: Path | None
 ) -> None:
-    """Refuse options that would change nothing: who gives one expects something of it.
-
-    Raises:
-        typer.BadParameter: there is one.
-    """
+    """Refuse options that would change nothing: who gives one expects something of it."""
     vain: tuple[str, ...]
     if from_log is not None:
         played, vain = "--from", (*OF_SWEEPS, *DRAWN_BY)
@@ -274,8 +299,7 @@ def _one(
     seed: int | None,
     file: Path | None,
     ready: str | None,
-    save: Path | None,
-    as_json: bool,
+    told: Told,
     interruption: "Interruption",
 ) -> int:
     from refold.scenarios.command.output import drawing_words, write_one
@@ -304,13 +328,14 @@ def _one(
     if report.broken and not repeats:
         raise SimulationError(plan.not_repeated(title))
     if report.broken:
-        violation = _saved(plan, report, save, name)
+        violation = _saved(plan, report, told.save, name, quiet=told.as_json)
     log = None
-    if save is not None and (violation is None or violation.unsaved is None):
-        log = save / f"{reserved_stem(save, f'{name}-whole', played)}.db"
+    if told.save is not None and (violation is None or violation.unsaved is None):
+        log = told.save / f"{reserved_stem(told.save, f'{name}-whole', played)}.db"
         with quiet():
             simulator.save_log(played, log)
-    write_one(plan, title, again, report, violation, log, repeats=repeats, as_json=as_json)
+    write_one(plan, title, again, report, violation, log, repeats=repeats, as_json=told.as_json)
+    _write_page(told.html, plan, title, again, report.verdicts(), report.broken, violation, log)
     return EXIT_FOUND if report.broken else EXIT_OK
 
 
@@ -320,12 +345,12 @@ def _many(
     number: int | None,
     time_s: float | None,
     jobs: int | None,
-    save: Path | None,
-    as_json: bool,
+    told: Told,
     interruption: "Interruption",
 ) -> int:
     from refold.actors.kernel.clock import SystemClock
-    from refold.scenarios.command.output import progress, write_many
+    from refold.commands.output import Progress
+    from refold.scenarios.command.output import drawing_words, progress_words, write_many
     from refold.scenarios.sweep import SweepSummary, quietly, swept
     from refold.scenarios.world.loop import SimulationError
 
@@ -337,11 +362,11 @@ def _many(
     wanted = None if time_s is not None else number or SEEDS
     cores = os.cpu_count() or 1
     processes = jobs or (cores if wanted is None else min(cores, max(1, wanted // SEEDS_PER_JOB)))
-    with progress(wanted) as shown, closing(swept(plan, seeds, jobs=processes)) as outcomes:
+    with Progress(quiet=told.as_json) as progress, closing(swept(plan, seeds, jobs=processes)) as outcomes:
         try:
             for report in outcomes:
                 summary.add(report)
-                shown(summary, clock.monotonic_s() - began_s)
+                progress(progress_words(summary), summary.seeds, wanted)
                 interruption.check()
         except KeyboardInterrupt:  # What was found so far is shown.
             outcomes.close()
@@ -356,8 +381,12 @@ def _many(
         if summary.broken and not repeats:
             raise SimulationError(plan.not_repeated(f"seed {seed}"))
         if summary.broken:
-            violation = _saved(plan, report, save, f"seed-{seed}")
-    write_many(plan, first, summary, seconds, violation, repeats=repeats, as_json=as_json)
+            violation = _saved(plan, report, told.save, f"seed-{seed}", quiet=told.as_json)
+    write_many(plan, first, summary, seconds, violation, repeats=repeats, as_json=told.as_json)
+    found = summary.first_broken
+    title = f"{summary.seeds:,} seeds from {first}" if found is None else f"seed {found.scenario.seed}"
+    repeat = f"--seed {found.scenario.seed}{drawing_words(plan)}" if found is not None else None
+    _write_page(told.html, plan, title, repeat, summary.verdicts(), found.broken if found else (), violation)
     return EXIT_FOUND if summary.broken else EXIT_OK
 
 
@@ -367,45 +396,83 @@ def _from_log(
     most: int,
     at: int | None,
     own_tools: bool,
-    save: Path | None,
-    as_json: bool,
+    told: Told,
     interruption: "Interruption",
 ) -> int:
     import asyncio
 
-    from refold.scenarios.command.crash_output import crash_progress, write_crashes
+    from refold.commands.output import Progress
+    from refold.scenarios.command.crash_output import commands_of, write_crashes
     from refold.scenarios.command.log_crashes import CrashSummary, boundaries, boundary_at, crashed_everywhere, sampled
     from refold.scenarios.command.log_prefixes import read_recorded_log
-    from refold.scenarios.failure_artifact import check_folder, free_stem
+    from refold.scenarios.command.output import broken_words
+    from refold.scenarios.failure_artifact import free_stem
     from refold.scenarios.report import save_log
     from refold.scenarios.sweep import SweepPlan
 
-    if save is not None:
-        check_folder(save)
+    told.check()
     agent = SweepPlan(agent=name, own_tools=own_tools).rehearsed() if name is not None else None
     log = asyncio.run(read_recorded_log(path))
     every = boundaries(log)
     wanted = sampled(every, most) if at is None else boundary_at(every, at)
     summary = CrashSummary()
-    with crash_progress(len(wanted)) as shown, suppress(KeyboardInterrupt):  # What was found so far is shown.
+    with Progress(quiet=told.as_json) as progress, suppress(KeyboardInterrupt):  # What was found so far is shown.
         for trial in crashed_everywhere(log, agent, wanted):
             summary.add(trial)
-            shown(summary)
+            progress(f"boundaries{broken_words(summary.broken)}", summary.tried.total(), len(wanted))
             interruption.check()
     saved = None
     if summary.first_broken is not None:
-        folder = save or Path(tempfile.mkdtemp(prefix="refold-simulate-"))
+        folder = told.save or Path(tempfile.mkdtemp(prefix="refold-simulate-"))
         saved = folder / f"{free_stem(folder, f'crashed-at-{summary.first_broken.boundary.position}')}.db"
         asyncio.run(save_log(summary.first_broken.log, saved))
-    write_crashes(path, name, own_tools, len(every), summary, saved, as_json=as_json)
+    write_crashes(path, name, own_tools, len(every), summary, saved, as_json=told.as_json)
+    if told.html is not None:
+        from refold.scenarios.command.page import report_of, write_page
+
+        first = summary.first_broken
+        broken = first.broken if first is not None else ()
+        title = f"Crashes of {path}"
+        commands: list[str] = []
+        if first is not None and saved is not None:
+            title = f"Crash of {path} at {first.boundary}"
+            commands = commands_of(path, name, own_tools, first, saved)
+        report = report_of(title, summary.verdicts(), broken, commands=commands)
+        write_page(told.html, report, saved, broken[0].stream if broken else "")
     return EXIT_FOUND if summary.broken else EXIT_OK
 
 
-def _saved(plan: "SweepPlan", report: "SimulationReport", folder: Path | None, name: str) -> "FailureArtifact":
-    from refold.scenarios.command.output import live_line
+def _write_page(
+    file: Path | None,
+    plan: "SweepPlan",
+    title: str,
+    again: str | None,
+    verdicts: "Mapping[str, RuleVerdict]",
+    broken: "Sequence[Broken]",
+    violation: "FailureArtifact | None",
+    log: Path | None = None,
+) -> None:
+    """Write the page, if one is wanted; it shows the sessions of what is enough to break the promise, or of `log`."""
+    if file is None:
+        return
+    from refold.scenarios.command.output import commands_of
+    from refold.scenarios.command.page import report_of, write_page
+
+    commands = commands_of(plan, violation, again) if violation is not None else ()
+    report = report_of(f"{plan.agent}, {title}", verdicts, broken, violation=violation, commands=commands)
+    if violation is None:
+        write_page(file, report, log)
+    else:
+        write_page(file, report, violation.log, violation.broken.stream)
+
+
+def _saved(
+    plan: "SweepPlan", report: "SimulationReport", folder: Path | None, name: str, *, quiet: bool
+) -> "FailureArtifact":
+    from refold.commands.output import Progress
     from refold.scenarios.failure_artifact import save_failure
 
-    with live_line() as show:
+    with Progress(quiet=quiet) as progress:
         return save_failure(
             plan.simulator(),
             report,
@@ -413,5 +480,5 @@ def _saved(plan: "SweepPlan", report: "SimulationReport", folder: Path | None, n
             name,
             agent=plan.agent,
             own_tools=plan.own_tools,
-            tried=lambda tries: show(f"{report.broken[0].rule} is broken; smaller scenarios that were tried: {tries}"),
+            tried=lambda tries: progress(f"smaller scenarios tried, since {report.broken[0].rule} is broken", tries),
         )

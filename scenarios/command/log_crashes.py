@@ -26,7 +26,7 @@ from refold.events.session.core import SESSION_KIND
 from refold.scenarios import faults
 from refold.scenarios.command.log_prefixes import Prefix, RecordedLog
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.monitors.monitor import PROMISES, Broken, RuleVerdict, Situation, situations_of, verdict_on
+from refold.scenarios.monitors.monitor import Broken, RuleVerdict, Situation, situations_of, verdicts_on
 from refold.scenarios.plan.scenario import Say, Scenario
 from refold.scenarios.simulator import Simulator
 from refold.scenarios.sweep import quietly
@@ -54,6 +54,9 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     version: int
     """Of that event, in its stream."""
+
+    def __str__(self) -> str:
+        return f"{self.stream}@{self.version} ({self.kind})"
 
 
 class CrashTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,12 +91,7 @@ def boundaries(log: RecordedLog) -> list[Boundary]:
 
 
 def sampled(found: Sequence[Boundary], most: int | None) -> list[Boundary]:
-    """Return at most so many of some boundaries, the first and the last among them, at even distances.
-
-    Args:
-        found: in order.
-        most: >= 1; None = all.
-    """
+    """Return at most so many of some boundaries, the first and the last among them, at even distances; None = all."""
     if most is None or len(found) <= most:
         return list(found)
     if most == 1:
@@ -106,15 +104,8 @@ def crashed_everywhere(
 ) -> Iterator[CrashTrial]:
     """Start a process on each prefix of a log, and yield what came of it.
 
-    Args:
-        log: what was recorded.
-        agent: whose process it is; None = one that is made of what the log says of it, and has no subagents: their
-            sessions are left out, and stand-ins answer the calls that began them.
-        at: the boundaries that are tried, in order; None = all.
-
-    Raises:
-        ConfigError: the log does not say what the agent is made of.
-        LogFormatError: the events of a session contradict each other.
+    Without an agent, it is one that is made of what the log says of it, and has no subagents: their sessions are left
+    out, and stand-ins answer the calls that began them.
     """
     prefix = Prefix(log, with_children=agent is not None)
     lengths = {batch[-1].position: length for length, batch in enumerate(log.batches, start=1)}
@@ -188,15 +179,11 @@ class CrashSummary:
             self.first_broken = self.first_broken or trial
 
     def verdicts(self) -> dict[str, RuleVerdict]:
-        return {rule: verdict_on(rule, broken=self.broken, exercised=self.exercised) for rule in PROMISES}
+        return verdicts_on(self.broken, self.exercised)
 
 
 def boundary_at(found: Sequence[Boundary], position: int) -> list[Boundary]:
-    """Return the boundaries at a position.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the boundaries at a position."""
     at = [boundary for boundary in found if boundary.position == position]
     if not at:
         near = sorted({boundary.position for boundary in found}, key=lambda other: abs(other - position))[:3]

@@ -16,7 +16,7 @@ from refold.events.core.codec import tag_of
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import PayloadHash, SessionId, kind_and_identifier
 from refold.events.core.pure_core import Effect
-from refold.events.core.records import EncodedBatch, StoredEvent
+from refold.events.core.records import StoredEvent, batch_of
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import ToolCallStarted
@@ -56,12 +56,6 @@ class RecordedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def recorded_log(log: WholeLog) -> RecordedLog:
-    """Return a whole log.
-
-    Raises:
-        LogFormatError: the log is damaged.
-        PersistenceError: it cannot be read.
-    """
     batches = [tuple(batch) async for batch in stored_batches(log, until_position=await last_position(log))]
     payloads: dict[PayloadHash, bytes] = {}
     after = ""
@@ -72,12 +66,6 @@ async def recorded_log(log: WholeLog) -> RecordedLog:
 
 
 async def read_recorded_log(path: Path) -> RecordedLog:
-    """Return the whole log in a file; nothing is written to it.
-
-    Raises:
-        LogFormatError: the file is no log, or the log is damaged.
-        PersistenceError: it cannot be read.
-    """
     async with open_to_read(path) as store:
         return await recorded_log(store)
 
@@ -107,11 +95,6 @@ class Prefix:
         """Whose batch is the last one of all batches of sessions."""
 
     def grow(self, length: int) -> None:
-        """Let it grow to so many batches.
-
-        Raises:
-            LogFormatError: events of a session contradict each other.
-        """
         for batch in self._log.batches[self.length : length]:
             if batch[0].stream in self._left_out:
                 continue
@@ -127,13 +110,12 @@ class Prefix:
         return [effect for state in self.sessions.values() for effect in SESSION_CORE.pending(state)]
 
     async def beginning(self) -> Beginning:
-        """Return what the next process finds."""
         store = InMemoryStore()
         await store.append([], self._log.payloads)
         for batch in self._log.batches[: self.length]:
             if batch[0].stream in self._left_out:
                 continue
-            await store.append([_unsent(batch)])
+            await store.append([batch_of(batch)])
         return Beginning(
             log=store, at_us=self.at_us + LATER_US, versions=dict(self._versions), begun=tuple(self._begun)
         )
@@ -159,16 +141,3 @@ class Prefix:
         state = self.sessions[session]
         if state.configuration is not None:
             self.configuration = state.configuration
-
-
-def _unsent(batch: Sequence[StoredEvent]) -> EncodedBatch:
-    first = batch[0]
-    return EncodedBatch(
-        stream=first.stream,
-        expected_version=first.version - 1,
-        at=first.at,
-        events=tuple(event.data for event in batch),
-        pending=first.pending or (),
-        correlation=first.correlation,
-        causation=first.causation,
-    )

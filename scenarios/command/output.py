@@ -1,14 +1,14 @@
-"""What `refold simulate` writes: how far it is, tables of what was met and what was kept, and what was broken."""
+"""What `refold simulate` writes: tables of what was met and what was kept, and what was broken."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from refold.commands.output import cell, console, counted, shell_word, table, write_json, write_paragraph, write_table
+from refold.scenarios.command.log_crashes import CrashSummary
 from refold.scenarios.failure_artifact import FailureArtifact
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.monitors.monitor import PROMISES, SITUATIONS, Situation, verdict_on
+from refold.scenarios.monitors.monitor import PROMISES, SITUATIONS, RuleVerdict, Situation
 from refold.scenarios.ready import NAMES, ready_scenario
 from refold.scenarios.report import SimulationReport
 from refold.scenarios.sweep import SweepPlan, SweepSummary
@@ -22,6 +22,7 @@ COLUMNS: dict[Situation, str] = {
     "model call open": "model call",
     "tool running": "tool",
     "awaiting approval": "approval",
+    "awaiting answer": "answer",
     "retry pending": "retry",
     "queued input": "queued",
     "otherwise": "other",
@@ -35,35 +36,58 @@ SEEDS_NAMED = 8
 """So many seeds that break a promise are named."""
 
 
-@contextmanager
-def progress(wanted: int | None) -> Generator[Callable[[SweepSummary, float], None]]:
-    """Show on a terminal's stderr how far a sweep is; what is given takes what there is so far, and seconds."""
-    with live_line() as show:
-        yield lambda summary, seconds: show(progress_words(summary, seconds, wanted))
-
-
-@contextmanager
-def live_line() -> Generator[Callable[[str], None]]:
-    """Show a line on a terminal's stderr, which is gone at the end; what is given takes what it says now."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    to = Console(stderr=True, highlight=False)
-    if not to.is_terminal:
-        yield lambda words: None
-        return
-    with Live(console=to, refresh_per_second=8, transient=True) as live:
-        yield lambda words: live.update(Text(words, no_wrap=True))
-
-
-def progress_words(summary: SweepSummary, seconds: float, wanted: int | None) -> str:
-    seeds = f"{summary.seeds:,}" if wanted is None else f"{summary.seeds:,} of {wanted:,}"
-    broken = f", broken: {', '.join(summary.broken)}" if summary.broken else ""
+def progress_words(summary: SweepSummary) -> str:
     return (
-        f"{seeds} seeds, {summary.seeds / max(seconds, 0.001):.1f} a second, {counted_lives(summary.lives)}, "
-        f"{counted(summary.happened.total(), 'fault')}{broken}"
+        f"seeds, {counted_lives(summary.lives)}, {counted(summary.happened.total(), 'fault')}"
+        f"{broken_words(summary.broken)}"
     )
+
+
+def broken_words(broken: Collection[str]) -> str:
+    return f", broken: {', '.join(broken)}" if broken else ""
+
+
+NAMES_SHOWN = 6
+"""So many names stand in one sentence; further ones are counted."""
+
+
+def closing_sentence(
+    over: str, verdicts: Mapping[str, RuleVerdict], then: str, *, faults_without: Sequence[str] = ()
+) -> str:
+    """Return what held, what is violated, what was not exercised, and what to do next."""
+    rules: dict[RuleVerdict, list[str]] = {"hold": [], "violated": [], "not exercised": []}
+    for rule, verdict in verdicts.items():
+        rules[verdict].append(rule)
+    left_out = rules["not exercised"] + [f"the fault {name}" for name in faults_without]
+    said = [f"{len(rules['hold'])} of {counted(len(verdicts), 'promise')} held"]
+    for names, words in ((rules["violated"], "violated"), (left_out, "not exercised")):
+        if names:
+            said.append(f"{_listed(names)} {'was' if len(names) == 1 else 'were'} {words}")
+    if not left_out:
+        said.append("nothing was left out")
+    return f"In {over}, {', '.join(said[:-1])}{',' if len(said) > 2 else ''} and {said[-1]}; {then}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [*names[:NAMES_SHOWN], *([f"{len(names) - NAMES_SHOWN} more"] if len(names) > NAMES_SHOWN else [])]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+BROKEN_NEXT = "find the cause with the commands above, then play it again until it holds"
+
+
+def _next_sweep(plan: SweepPlan, summary: SweepSummary) -> str:
+    if summary.broken:
+        return BROKEN_NEXT
+    again = f"refold simulate {shell_word(plan.agent)}{options_words(plan)}{drawing_words(plan)}"
+    more = " --store sqlite" if plan.drawing.get("store", "memory") == "memory" else ""
+    more += " --wire openai" if plan.drawing.get("wire", "none") == "none" else ""
+    if more:
+        own = "" if plan.own_tools else ", and --own-tools runs the bodies of your tools, where that is safe"
+        return f"next, `{again}{more}` plays more of what this left out{own}"
+    if "not exercised" in summary.verdicts().values():
+        return f"next, `{again} --seeds {max(10 * summary.seeds, 100)}` plays more"
+    return f"next, let `{again}` run with your tests"
 
 
 def counted_lives(lives: int) -> str:
@@ -98,7 +122,7 @@ def write_many(
     write_paragraph(to, "")
     _write_coverage(to, summary)
     write_paragraph(to, "")
-    _write_promises(to, summary)
+    write_promises(to, summary, "by seed")
     if violation is not None:
         again = f"--seed {summary.first_broken.scenario.seed}{drawing_words(plan)}" if summary.first_broken else None
         _write_failure(to, plan, violation, again)
@@ -106,6 +130,10 @@ def write_many(
         write_paragraph(
             to, f"\nseed {summary.first_broken.scenario.seed}: {summary.first_broken.broken[0]}", style="bold red"
         )
+    never = sorted(set(summary.planned) - set(+summary.happened))
+    then = _next_sweep(plan, summary)
+    said = closing_sentence(counted(summary.seeds, "seed"), summary.verdicts(), then, faults_without=never)
+    write_paragraph(to, f"\n{said}", style="bold")
 
 
 def write_one(
@@ -119,18 +147,7 @@ def write_one(
     repeats: bool,
     as_json: bool,
 ) -> None:
-    """Write what came of one scenario.
-
-    Args:
-        plan: says whose it is.
-        title: what the scenario is called.
-        again: the options that play it again; None = there are none but those of the file that it is saved in.
-        report: what came of it.
-        violation: what it is shrunk to, if a promise is broken.
-        log: where its log lies, if it was to be saved.
-        repeats: whether it gave the same log the second time.
-        as_json: for programs.
-    """
+    """Write what came of one scenario; `again` holds the options that play it again."""
     if as_json:
         saved = str(log) if log is not None else None
         write_json({"report": report, "repeats": repeats, "log": saved, "violation": violation})
@@ -156,15 +173,18 @@ def write_one(
             rows.add_row("yes" if id(fault) in happened else "no", cell(repr(fault), 100))
         write_table(to, rows)
     write_paragraph(to, "")
-    broken = [item.rule for item in report.broken]
     rows = table("PROMISE", "VERDICT", "WHAT IT SAYS")
-    for rule, says in PROMISES.items():
-        rows.add_row(rule, verdict_on(rule, broken=broken, exercised=report.exercised), says)
+    verdicts = report.verdicts()
+    for rule, verdict in verdicts.items():
+        rows.add_row(rule, verdict, PROMISES[rule])
     write_table(to, rows)
     if violation is not None:
         _write_failure(to, plan, violation, again)
     if log is not None:
         write_paragraph(to, f"\nits log: {log}")
+    others = f"refold simulate {shell_word(plan.agent)}{options_words(plan)}{drawing_words(plan)}"
+    then = BROKEN_NEXT if report.broken else f"next, `{others}` plays many others"
+    write_paragraph(to, f"\n{closing_sentence(title, verdicts, then)}", style="bold")
 
 
 def _write_doubts(to: "Console", refused: Sequence[str], not_repeated: str | None) -> None:
@@ -192,7 +212,6 @@ def _write_acts(to: "Console", report: SimulationReport) -> None:
 
 
 def write_ready(*, as_json: bool) -> None:
-    """Write which ready scenarios there are, each with the first line of its story."""
     titles = {name: (ready_scenario(name).__doc__ or "").partition("\n")[0] for name in NAMES}
     if as_json:
         write_json({"ready": titles})
@@ -219,20 +238,27 @@ def _column(situation: Situation) -> str:
     return f"#{COLUMNS.get(situation, situation).upper()}"
 
 
-def _write_promises(to: "Console", summary: SweepSummary) -> None:
+def write_promises(to: "Console", summary: SweepSummary | CrashSummary, by: str) -> None:
+    """Write the verdict on each promise, and `by` what it is violated."""
     rows = table("PROMISE", "VERDICT", "#EXERCISED", "#VIOLATED", "WHAT IT SAYS")
     for rule, verdict in summary.verdicts().items():
         figures = (f"{summary.exercised[rule]:,}", f"{len(summary.broken.get(rule, ())):,}")
         rows.add_row(rule, verdict, *figures, PROMISES.get(rule, ""))
     write_table(to, rows)
-    for rule, seeds in summary.broken.items():
-        named = ", ".join(map(str, seeds[:SEEDS_NAMED]))
-        more = f" and {len(seeds) - SEEDS_NAMED:,} more" if len(seeds) > SEEDS_NAMED else ""
-        write_paragraph(to, f"{rule} is violated by seed {named}{more}", style="red")
+    for rule, places in summary.broken.items():
+        named = ", ".join(map(str, places[:SEEDS_NAMED]))
+        more = f" and {len(places) - SEEDS_NAMED:,} more" if len(places) > SEEDS_NAMED else ""
+        write_paragraph(to, f"{rule} is violated {by} {named}{more}", style="red")
+
+
+def promises_as_json(summary: SweepSummary | CrashSummary, places: str) -> dict[str, object]:
+    return {
+        rule: {"verdict": verdict, "exercised": summary.exercised[rule], places: summary.broken.get(rule, [])}
+        for rule, verdict in summary.verdicts().items()
+    }
 
 
 def _write_failure(to: "Console", plan: SweepPlan, violation: FailureArtifact, again: str | None) -> None:
-    agent, options = shell_word(plan.agent), options_words(plan)
     acts, faults = len(violation.scenario.acts), len(violation.scenario.faults)
     write_paragraph(to, f"\nviolated: {violation.broken}", style="bold red")
     write_paragraph(
@@ -245,6 +271,12 @@ def _write_failure(to: "Console", plan: SweepPlan, violation: FailureArtifact, a
     if violation.unsaved is not None:
         write_paragraph(to, f"not all of it is saved: {violation.unsaved}", style="red")
     write_paragraph(to, "Look into it:")
+    for command in commands_of(plan, violation, again):
+        write_paragraph(to, command, indent=4)
+
+
+def commands_of(plan: SweepPlan, violation: FailureArtifact, again: str | None) -> list[str]:
+    agent, options = shell_word(plan.agent), options_words(plan)
     stream = violation.broken.stream.partition("/")[2]
     commands: list[str] = []
     if violation.log is not None:
@@ -257,8 +289,7 @@ def _write_failure(to: "Console", plan: SweepPlan, violation: FailureArtifact, a
     ]
     if violation.test is not None:
         commands.append(f"python -m pytest {shell_word(violation.test)}")
-    for command in commands:
-        write_paragraph(to, command, indent=4)
+    return commands
 
 
 def tools_words(plan: SweepPlan) -> str:
@@ -283,7 +314,6 @@ DRAWING_OPTIONS: dict[str, tuple[str, object]] = {
 
 
 def drawing_words(plan: SweepPlan) -> str:
-    """Return the options that draw the same scenarios."""
     given = ((*DRAWING_OPTIONS[name], value) for name, value in plan.drawing.items())
     return "".join(f" {option} {value}" for option, default, value in given if value != default)
 
@@ -318,9 +348,6 @@ def _many_as_json(
             }
             for name in sorted(summary.planned)
         },
-        "promises": {
-            rule: {"verdict": verdict, "exercised": summary.exercised[rule], "seeds": summary.broken.get(rule, [])}
-            for rule, verdict in summary.verdicts().items()
-        },
+        "promises": promises_as_json(summary, "seeds"),
         "violation": violation,
     }

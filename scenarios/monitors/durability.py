@@ -9,7 +9,7 @@ batch covers everything before it.
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from refold.events.core.records import Appended, EncodedBatch, StoredEvent, first_chain, next_chain
+from refold.events.core.records import Appended, StoredEvent, batch_of, first_chain, next_chain
 
 
 class DurabilityCheck:
@@ -47,35 +47,6 @@ class DurabilityCheck:
                 yield stream, f"version {self._told[stream]} was told of, and the log ends at version {max(chains)}"
 
 
-def stored_events(batch: EncodedBatch, place: Appended) -> list[StoredEvent]:
-    """Return the events of a batch as a store gives them back from the place that it was appended at."""
-    first = batch.expected_version + 1
-    begin = StoredEvent(
-        position=place.position,
-        stream=batch.stream,
-        version=first,
-        batch=first,
-        at=batch.at,
-        data=batch.events[0],
-        correlation=batch.correlation,
-        causation=batch.causation,
-        chain=place.chain,
-        pending=batch.pending,
-    )
-    rest = [
-        StoredEvent(
-            position=place.position + offset,
-            stream=batch.stream,
-            version=first + offset,
-            batch=first,
-            at=batch.at,
-            data=batch.events[offset],
-        )
-        for offset in range(1, len(batch.events))
-    ]
-    return [begin, *rest]
-
-
 def _walk(stream: str, stored: Sequence[StoredEvent], chains: dict[int, bytes]) -> Iterator[str]:
     version = 0
     for _, group in groupby(stored, lambda event: event.batch):
@@ -84,18 +55,7 @@ def _walk(stream: str, stored: Sequence[StoredEvent], chains: dict[int, bytes]) 
             yield f"after version {version} comes version {batch[0].version}"
             return
         first = batch[0]
-        chain = next_chain(
-            chains[version],
-            EncodedBatch(
-                stream=first.stream,
-                expected_version=version,
-                at=first.at,
-                events=tuple(event.data for event in batch),
-                pending=first.pending or (),
-                correlation=first.correlation,
-                causation=first.causation,
-            ),
-        )
+        chain = next_chain(chains[version], batch_of(batch))
         if first.chain != chain:
             yield f"the batch of versions {version + 1} to {version + len(batch)} is not what was appended"
             return

@@ -19,6 +19,7 @@ from refold.events.model.messages import ModelResponse
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
 from refold.publishing.notifications import RecordedSessionEvent
+from refold.scenarios.faults import LateReply
 from refold.scenarios.monitors.reader import SessionReader
 from refold.scenarios.monitors.results import AT_ONCE_S, ResultsMonitor
 from refold.scenarios.plan.world import Body, World
@@ -49,6 +50,12 @@ class EffectsMonitor:
             self._cancelled += [(body, now_s) for body in self._world.running_bodies(session)]
             if (self._world.life, session) in self._asking:
                 self._asking[self._world.life, session] = now_s
+        elif isinstance(event, ev.ModelResponded | ev.ModelFailed) and self._may_come_from_earlier_life():
+            # It overtakes what the model is asked again; that answer is recorded when it comes, and ends nothing.
+            self._asking.pop((self._world.life, session), None)
+
+    def _may_come_from_earlier_life(self) -> bool:
+        return self._world.life > 1 and any(isinstance(fault, LateReply) for fault in self._world.plan.happened())
 
     def asked(self, session: str, life: int, place: int) -> bool:
         """See that a model is asked something for a session, and return whether the log wants that still."""
@@ -84,6 +91,8 @@ class EffectsMonitor:
         call = (body.session, body.call)
         if call not in self._log.started:
             self._wrong("EFFECTS", body.session, f"the body of {body.call} begins and the log does not have its start")
+        elif call in self._log.asking and body.life == self._world.life:
+            self._wrong("EFFECTS", body.session, f"the body of {body.call} begins while it waits for an answer")
         elif self._world.now_s() > self._log.answered_s.get(call, float("inf")) + AT_ONCE_S:
             self._wrong("EFFECTS", body.session, f"the body of {body.call} begins, which has its result")
         retries = body.tool.retries or None
@@ -131,7 +140,6 @@ class EffectsMonitor:
     def model_ended(
         self, sessions: Sequence[str], life: int, said: ModelResponse | ProviderError | None, *, begun: bool
     ) -> None:
-        """See what came of a model call; as `ResultsMonitor.model_ended`."""
         for session in sessions:
             cancelled_s = self._asking.pop((life, session), None)
             if cancelled_s is not None and self._world.now_s() > cancelled_s + AT_ONCE_S:
@@ -143,12 +151,13 @@ class EffectsMonitor:
         self.results.life_over(life)
 
     def over(self) -> None:
-        """Look back, once all is over."""
         self.results.over()
         for body, cancelled_s in self._cancelled:
             ended_s = body.ended_s
             if body.ignores_cancellation or body.is_subagent or ended_s is None:
                 continue  # Where it has no end, the process was gone before.
+            if any(cancelled_s - AT_ONCE_S <= at_s <= ended_s for at_s in self._world.plan.log_failed_s):
+                continue  # The log has the cancellation, and the process was told that it has not.
             self._exercised.add("EFFECTS")
             if ended_s > cancelled_s + AT_ONCE_S:
                 after = f"{ended_s - cancelled_s:.1f} s after"

@@ -59,21 +59,13 @@ class Expectations:
         return said
 
     def tell(self, said: Said, result: RunResult) -> None:
-        """Check what a client is told about an input.
-
-        Raises:
-            AssertionError: they were told something else before.
-        """
+        """Check what a client is told about an input."""
         said.acknowledged = True
         assert said.told in (None, result), f"{said.key} was told as {said.told}, and again as {result}"
         said.told = result
 
     def check_log(self, log: Sequence[StoredEvent]) -> None:
-        """Check all that the log has.
-
-        Raises:
-            AssertionError: it lost or changed something, or lacks what was acknowledged, or has it twice.
-        """
+        """Check all that the log has."""
         known = len(self._log)
         assert list(log[:known]) == self._log, "the log has lost or changed events that it had"
         self._log.extend(log[known:])
@@ -99,27 +91,14 @@ class Expectations:
                     yield session, event.key, "".join(block.text for block in blocks if isinstance(block, TextBlock))
 
     def check_history(self, session: str, history: Sequence[Message], *, idle: bool) -> None:
-        """Check a history that is shown.
-
-        Args:
-            session: whose it is.
-            history: oldest message first.
-            idle: whether nothing goes on in the session, so that all of it stays.
-
-        Raises:
-            AssertionError: it does not begin with what was shown before.
-        """
+        """Check that a history begins with what was shown before; of an idle session all of it stays."""
         before = self._histories.get(session, ())
         assert tuple(history[: len(before)]) == before, f"{stream_name(SESSION_KIND, session)} has another history now"
         if idle:
             self._histories[session] = tuple(history)
 
     def check_version(self, session: str, version: int, messages: Sequence[Message]) -> None:
-        """Check what a session looked like as of a version.
-
-        Raises:
-            AssertionError: it looked otherwise when it was looked at before.
-        """
+        """Check what a session looked like as of a version."""
         seen = self._seen[session].setdefault(version, list(messages))
         assert list(messages) == seen, f"{session} at version {version} was something else before"
 
@@ -156,11 +135,7 @@ class Watching:
         return Watched(session=session, events=self.version, passing=self._passing, missed=self._missed)
 
     async def follow(self, session: Session, for_s: float) -> None:
-        """Follow the session for so many virtual seconds, and then read what was there by then.
-
-        Raises:
-            ActorStopped: the runtime closed before.
-        """
+        """Follow the session for so many virtual seconds, and then read what was there by then."""
         slow = session.follow(after_version=self.version, capacity=self._act.capacity)
         prompt = session.follow(after_version=self.version, capacity=1_000_000)
         passed_by = asyncio.create_task(_count_passing(prompt), name="a prompt reader")

@@ -21,10 +21,10 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from refold.actors.effects import CANCEL_GRACE_S
-from refold.events.core.content import Message, TextBlock
+from refold.events.core.content import TextBlock
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name
-from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.events.core.records import Appended, EncodedBatch, StoredEvent, stored_events
 from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.events.secrets.redaction import NOTHING_SECRET
 from refold.events.session import events as ev
@@ -33,7 +33,7 @@ from refold.events.session.invariants import SessionChecker
 from refold.events.session.state import SessionState
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.monitors.durability import DurabilityCheck, stored_events
+from refold.scenarios.monitors.durability import DurabilityCheck
 from refold.scenarios.monitors.effects import EffectsMonitor
 from refold.scenarios.monitors.reader import Keyed, SessionReader
 from refold.scenarios.monitors.results import AT_ONCE_S
@@ -45,6 +45,7 @@ Situation: TypeAlias = Literal[
     "model call open",
     "tool running",
     "awaiting approval",
+    "awaiting answer",
     "retry pending",
     "queued input",
     "recovering",
@@ -98,9 +99,10 @@ def situations_of(state: SessionState, *, recovering: bool) -> list[Situation]:
         found.append("model call open")
     elif run.phase == "waiting":
         found.append("retry pending")
-    elif turn is not None and (turn.awaiting or turn.running or turn.pausing):
+    elif turn is not None and (turn.awaiting or turn.asking or turn.running or turn.pausing):
         found.extend(["retry pending"] if turn.pausing else [])
         found.extend(["awaiting approval"] if turn.awaiting else [])
+        found.extend(["awaiting answer"] if turn.asking else [])
         found.extend(["tool running"] if turn.running else [])
     else:
         found.append("otherwise")
@@ -171,7 +173,7 @@ class Monitor:
             if kind_and_identifier(stream)[0] != SESSION_KIND:
                 continue
             if batch.expected_version == self._log.versions.get(stream, 0):
-                self._observe(stream, stored_events(batch, place))
+                self._observe(stream, stored_events(batch, place.position, place.chain))
             else:
                 await self._catch_up(stream)
             self._lives[stream] = self._world.life
@@ -191,11 +193,7 @@ class Monitor:
                 self._observe(new[0].stream, new)
 
     async def opened(self) -> None:
-        """Check the log that a process has just opened, and read what no append has told of.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-        """
+        """Check the log that a process has just opened, and read what no append has told of."""
         events = await self._world.disk.read_all(limit=10**9)
         self.exercised.add("DURABLE")
         for stream, message in self._durability.missing(events):
@@ -243,9 +241,21 @@ class Monitor:
         if not self._log.taken[place]:
             await self._catch_up(stream)
         if not self._log.taken[place]:
-            self.note(
-                "INV5", stream, f"the conversation was told as cleared under {key!r} and the log has no sign of it"
-            )
+            told = f"the conversation was told as cleared under {key!r}"
+            self.note("INV5", stream, f"{told} and the log has no sign of it")
+
+    def questions(self) -> list[tuple[str, str]]:
+        """Return what calls wait to be told, each by its session and its id there."""
+        return [(session, question) for (session, _), question in self._log.asking.items()]
+
+    async def answered_question(self, session: str, question: str) -> None:
+        """Check that the log has what a person is told was taken as an answer."""
+        stream = stream_name(SESSION_KIND, session)
+        self.exercised.add("INV5")
+        if (session, question) not in self._log.told:
+            await self._catch_up(stream)
+        if (session, question) not in self._log.told:
+            self.note("INV5", stream, f"an answer to {question} was taken and the log has no sign of it")
 
     def state_of(self, session: str) -> SessionState | None:
         """Return what a session's log adds up to; None = that is not known here."""
@@ -262,12 +272,7 @@ class Monitor:
     ) -> None:
         """Check an outcome that a client is told by the process of some life.
 
-        Args:
-            session: whose it is.
-            result: what the client is told.
-            life: of the process.
-            key: of the client's input.
-            since_s: when it began to wait, in virtual seconds; None = whether it is told in time is not asked.
+        `since_s` is when it began to wait, in virtual seconds; None = whether it is told in time is not asked.
         """
         stream = stream_name(SESSION_KIND, session)
         self.exercised.update(("INV5", "INV7"))
@@ -285,14 +290,16 @@ class Monitor:
         self._durability.told(stream, end.version)
         if since_s is not None and life == self._world.life:
             self._check_in_time(stream, session, result, max(since_s, end.at_s))
+        # A subagent ends once its own session has recorded that, for which nobody waits longer than the time of grace.
+        graced = self._log_is_slow() and self._world.now_s() >= end.at_s + CANCEL_GRACE_S - AT_ONCE_S
         # Who has lost the log tells what it reads there, and knows nothing of another process.
         for body in self._world.running_bodies(session) if life == self._world.life else ():
-            if version_of_call(body.call) <= end.version and not body.ignores_cancellation:
+            excused = body.ignores_cancellation or (body.is_subagent and graced)
+            if version_of_call(body.call) <= end.version and not excused:
                 going_on = f"{body.tool.name} of {body.call} goes on"
                 self.note("INV7", stream, f"{result.run} was told as over while {going_on}")
 
     def sending(self, session: str, key: str) -> None:
-        """See that a client sends an input, which the log may have from an earlier time."""
         if (session, key) not in self._log.runs:
             self._log.sent.setdefault(session, {})[key] = self._world.now_s()
 
@@ -319,6 +326,11 @@ class Monitor:
                 "EFFECTS", stream_name(SESSION_KIND, session), f"a person is still asked about {call}, which is over"
             )
 
+    def _log_is_slow(self) -> bool:
+        """Return whether something may have kept a session from recording what it was told."""
+        slow = DELAYING | faults.AppendIsSlow | faults.LateReply
+        return bool(self._world.plan.log_failed_s) or any(isinstance(one, slow) for one in self._world.plan.happened())
+
     def _check_in_time(self, stream: str, session: str, result: RunResult, known_s: float) -> None:
         """Check that a client is told at once when its run is over, and not before what was cancelled had its grace."""
         now_s, happened = self._world.now_s(), self._world.plan.happened()
@@ -342,7 +354,9 @@ class Monitor:
             return
         of_run = range(self._log.begun.get((session, result.run), end.version), end.version + 1)
         for body in self._world.running_bodies(session):
-            if body.ignores_cancellation and version_of_call(body.call) in of_run:
+            # A call whose time was up before the run was cancelled has its result, and its body was given up then.
+            is_open = self._log.answered_s.get((session, body.call), end.at_s) >= end.at_s
+            if body.ignores_cancellation and is_open and version_of_call(body.call) in of_run:
                 self.note("INV7", stream, f"{result.run} was told as over before {body.call} has had its time to end")
 
     def over(self) -> None:
@@ -359,37 +373,26 @@ class Monitor:
 
     def asked(self, request: ModelRequest) -> list[str]:
         """Check what a model is shown, and return whose inputs it shows."""
-        marks = {mark for message in request.messages for mark in marks_in(message.content)}
-        if marks:
+        sessions = sessions_of(request)
+        if sessions:
             self.exercised.add("INV4")
-        if len(marks) > 1:
-            self.note("INV4", "", f"one request shows what was said in the sessions {', '.join(sorted(marks))}")
-        return sorted(marks)
+        if len(sessions) > 1:
+            self.note("INV4", "", f"one request shows what was said in the sessions {', '.join(sessions)}")
+        return sessions
 
     def asking(self, request: ModelRequest, life: int, place: int) -> None:
         """See that a model is asked, the agent's first one or another, in some life of the process."""
         if request.system_prompt == self.summary_prompt:
             return
         for session in sessions_of(request):
-            is_wanted = self.effects.asked(session, life, place)
-            checker = self._checkers.get(stream_name(SESSION_KIND, session))
-            state = checker.state if checker is not None else None
-            if (
-                is_wanted
-                and self.shows_all
-                and state is not None
-                and state.run is not None
-                and state.run.phase == "model"
-            ):
-                self._compare_request(session, request, state.messages)
-
-    def _compare_request(self, session: str, request: ModelRequest, history: Sequence[Message]) -> None:
-        """Compare what a model is shown with what the log adds up to, where it is to be shown all of it."""
-        self.exercised.add("INV6")
-        shown = [message.role for message in request.messages]
-        if shown != [message.role for message in history]:
-            stream = stream_name(SESSION_KIND, session)
-            self.note("INV6", stream, f"a model is shown {len(shown)} messages, and the log has {len(history)}")
+            is_wanted, state = self.effects.asked(session, life, place), self.state_of(session)
+            if not (is_wanted and self.shows_all) or state is None or state.run is None or state.run.phase != "model":
+                continue
+            self.exercised.add("INV6")
+            shown, history = [message.role for message in request.messages], state.messages
+            if shown != [message.role for message in history]:
+                stream = stream_name(SESSION_KIND, session)
+                self.note("INV6", stream, f"a model is shown {len(shown)} messages, and the log has {len(history)}")
 
     def said(self, request: ModelRequest, answer: ModelResponse) -> None:
         for session in sessions_of(request):
@@ -404,7 +407,6 @@ class Monitor:
 
 
 def sessions_of(request: ModelRequest) -> list[str]:
-    """Return the sessions whose inputs a request shows."""
     return sorted({mark for message in request.messages for mark in marks_in(message.content)})
 
 
@@ -436,8 +438,8 @@ PROMISES: dict[str, str] = {
     "INV6": "folding the log gives the live state, and deciding it again gives what it holds",
     "INV7": "once an outcome is told, nothing of that run goes on",
     "EFFECTS": "nothing begins before the log has the decision, nor beside itself, nor goes on when it is cancelled",
-    "EVIDENCE": "what models and tools brought is in the log, and nothing else",
-    "APPROVAL": "what needs a person's word begins after that word",
+    "EVIDENCE": "what models, tools and people brought is in the log, and nothing else",
+    "APPROVAL": "what needs a person's word begins after that word, with the arguments that they gave",
     "CANCEL": "a run whose only caller has given up ends as cancelled",
     "PROMPT": "a caller is told at once when its run is over",
     "ONCE": "no body of a tool runs twice that must not",
@@ -451,8 +453,10 @@ PROMISES: dict[str, str] = {
 """Each promise and what it says, in the order in which they are shown."""
 
 
-def verdict_on(rule: str, *, broken: Collection[str], exercised: Collection[str]) -> RuleVerdict:
-    """Return what is to be said about a promise."""
-    if rule in broken:
-        return "violated"
-    return "hold" if rule in exercised else "not exercised"
+def verdicts_on(broken: Collection[str], exercised: Collection[str]) -> dict[str, RuleVerdict]:
+    """Return the verdict on each promise, in their order, and on rules that are none."""
+    others = sorted({*broken, *exercised} - PROMISES.keys())
+    return {
+        rule: "violated" if rule in broken else "hold" if rule in exercised else "not exercised"
+        for rule in (*PROMISES, *others)
+    }

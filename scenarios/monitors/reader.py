@@ -13,7 +13,7 @@ from refold.events.core.ids import RunId
 from refold.events.core.pure_core import keys_of
 from refold.events.core.records import StoredEvent
 from refold.events.session import events as ev
-from refold.events.session.state import run_of_input
+from refold.events.session.state import question_id, run_of_input
 from refold.scenarios.plan.world import SIGNS, World
 
 MADE_UP = ("cancelled", "denied", "timeout", "crashed", "truncated", "invalid_arguments", "not_found", "shed")
@@ -73,7 +73,13 @@ class SessionReader:
         self.allowed: set[InSession] = set()
         """Calls, and tools for always, that the log says a person has allowed."""
         self.allowed_again: Counter[InSession] = Counter()
-        """How often a person allowed a call once more whose body may have begun."""
+        """How often a person allowed a call once more whose body may have begun, or answered what it had asked."""
+        self.changed: dict[InSession, dict[str, object]] = {}
+        """The arguments that a person gave calls in place of the model's."""
+        self.asking: dict[InSession, str] = {}
+        """What calls wait to be told, by its id in the session."""
+        self.told: set[InSession] = set()
+        """Of that, what was answered."""
         self.failed: Counter[tuple[str, str, bool]] = Counter()
         """Failed model calls, by session, kind and whether they may be made again."""
         self.interrupted: Counter[str] = Counter()
@@ -81,11 +87,12 @@ class SessionReader:
         """Texts of answers that came when another one had come already; parts of texts, too."""
         self._failures: dict[InSession, tuple[ResultContent, ...]] = {}
         """Of what the last attempt at a call has failed."""
+        self._left: set[InSession] = set()
+        """Calls whose bodies left their results for later, so that none brings these."""
         self._asked_about: dict[InSession, str] = {}
         """The tools of calls that wait for a person, or did."""
 
     def read(self, session: str, stored: StoredEvent, event: ev.SessionEvent) -> None:
-        """Read the next event of a session."""
         self.versions[stored.stream] = stored.version
         self.places[session, stored.version] = (stored.position, stored.at)
         if stored.pending is not None:
@@ -129,6 +136,16 @@ class SessionReader:
                 allowed = self._asked_about.get((session, event.call), "") if event.always else event.call
                 self.allowed.update({(session, event.call), (session, allowed)})
                 self.allowed_again[session, event.call] += (session, event.call) in self.started
+                if event.input is not None:
+                    self.changed[session, event.call] = event.input
+            case ev.QuestionAsked():
+                self.asking[session, event.call] = question_id(event.call, event.number)
+                if event.gives_result:
+                    self.brought[session, event.call] += 1
+                    self._left.add((session, event.call))
+            case ev.QuestionAnswered():
+                self.told.add((session, self.asking.pop((session, event.call))))
+                self.allowed_again[session, event.call] += (session, event.call) not in self._left
             case ev.ToolCallStarted():
                 self.started.add((session, event.call))
                 self.attempts[session, event.call] = event.attempt
@@ -140,8 +157,10 @@ class SessionReader:
                 self.brought[session, event.call] += 1
             case ev.ToolCallCompleted() | ev.ToolCallFailed():
                 self.answered_s[session, event.call] = self._world.now_s()
+                self.asking.pop((session, event.call), None)
                 known = self._failures.get((session, event.call)) == event.content  # It is that of an attempt.
-                if isinstance(event, ev.ToolCallCompleted) or not (known or event.kind in MADE_UP):
+                by_itself = isinstance(event, ev.ToolCallCompleted) or not (known or event.kind in MADE_UP)
+                if by_itself and (session, event.call) not in self._left:
                     self.brought[session, event.call] += 1
             case _:
                 return

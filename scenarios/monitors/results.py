@@ -6,11 +6,12 @@ Read `refold.scenarios.monitors.effects` first, which passes on what it sees. Th
   is its call's result, a late one or that of an attempt; an answer is what the model said, with what it cost; a failure
   is the one that happened; of an answer that was cut off in the middle the log has a sign. A process that ends soon may
   owe all that.
-- APPROVAL: a body that needs a person's word begins after that word.
+  What a person answers a call is what the log says that they answered.
+- APPROVAL: a body that needs a person's word begins after that word, with the arguments that the person gave.
 - CANCEL: a run whose only caller has given up ends as cancelled.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from refold.events.core.ids import stream_name
 from refold.events.model.messages import ModelResponse, Usage
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import question_id
 from refold.scenarios.faults import AppendIsSlow, DuplicateInput, LateReply
 from refold.scenarios.monitors.reader import How, SessionReader, plain_text
 from refold.scenarios.plan.world import Body, World
@@ -66,28 +68,56 @@ class ResultsMonitor:
         self._cut: list[tuple[str, float, int]] = []
         self._said: dict[tuple[str, str], bool] = {}
         """What a person has said of a call, as far as it was heard here."""
+        self._changed: defaultdict[tuple[str, str], list[object]] = defaultdict(list)
+        """The arguments that a person gave a call."""
+        self._told: defaultdict[tuple[str, str], list[object]] = defaultdict(list)
+        """What a person said that a call asked, or why there is no answer, by the question's id."""
         self._given_up: list[tuple[str, str, float, int]] = []
 
     def observe(self, session: str, version: int, event: ev.SessionEvent) -> None:
+        if version <= self._world.recorded.get(stream_name(SESSION_KIND, session), 0):
+            return
         match event:
+            case ev.ToolApprovalDecided(input=dict(given)) if not self._may_be(
+                given, self._changed[session, event.call]
+            ):
+                self._wrong("APPROVAL", session, f"version {version} has arguments that nobody gave {event.call}")
+            case ev.QuestionAnswered(call=call, number=number) if not event.expired:
+                self._exercised.add("EVIDENCE")
+                said = event.answer if event.error is None else event.error
+                if not self._may_be(said, self._told[session, question_id(call, number)]):
+                    self._wrong("EVIDENCE", session, f"version {version} is an answer that nobody gave {call}")
             case ev.ToolApprovalDecided() if event.allowed and not self._said.get((session, event.call), True):
                 self._wrong("APPROVAL", session, f"version {version} allows {event.call}, which was denied")
             case ev.ModelFailed(kind="agent_loop") if self.fails_by_itself:
                 self._wrong("EVIDENCE", session, f"version {version} is a failure of no model: {event.message:.80}")
-            case ev.ModelResponded() if version > self._world.recorded.get(stream_name(SESSION_KIND, session), 0):
+            case ev.ModelResponded():
                 self._check_answer(session, version, event)
             case _:
                 return
 
+    def _may_be(self, recorded: object, given: list[object]) -> bool:
+        """Tell whether a person gave what is recorded; where that is redacted, whether anything was given."""
+        return recorded in given if self.as_said else bool(given)
+
     def begun(self, body: Body) -> None:
         self._bodies.append(body)
+        for name, value in self._log.changed.get((body.session, body.call), {}).items():
+            begun = body.arguments.get(name)
+            if self.as_said and type(value) is type(begun) and value != begun:
+                self._wrong("APPROVAL", body.session, f"{body.call} begins with another {name} than a person gave it")
         if body.tool.tier != "confirm" or stream_name(SESSION_KIND, body.session) in self._world.recorded:
             return  # What was allowed before the simulation began is not known here.
         self._exercised.add("APPROVAL")
         if not self._log.allowed & {(body.session, body.call), (body.session, body.tool.name)}:
             self._wrong("APPROVAL", body.session, f"{body.tool.name} of {body.call} begins, which was not allowed")
 
-    def decided(self, session: str, call: str, *, allowed: bool) -> None:
+    def gives(self, session: str, question: str, said: object) -> None:
+        """See that a person is about to answer a question, or to say why there is no answer."""
+        self._told[session, question].append(said)
+
+    def decided(self, session: str, call: str, *, allowed: bool, arguments: object = None) -> None:
+        self._changed[session, call] += [arguments] if arguments is not None else []
         self._said[session, call] = allowed or self._said.get((session, call), False)
 
     def given_up(self, session: str, key: str) -> None:
@@ -101,14 +131,7 @@ class ResultsMonitor:
     def model_ended(
         self, sessions: Sequence[str], life: int, said: ModelResponse | ProviderError | None, *, begun: bool
     ) -> None:
-        """See what came of a model call.
-
-        Args:
-            sessions: whose it was.
-            life: of the process that made it.
-            said: what the model said or failed with; None = it was cancelled.
-            begun: whether a piece of an answer came before.
-        """
+        """See what came of a model call of the process of some life; None = it was cancelled."""
         place = (self._world.now_s(), life)
         for session in sessions:
             if isinstance(said, ModelResponse) and self.as_said:

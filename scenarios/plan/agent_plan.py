@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from refold.actors.calls.policy import Ask, Deny, Policy, PolicyDecision, ProposedCall
+from refold.actors.calls.questions import DeferredResult
 from refold.actors.calls.tool_context import ToolContext
 from refold.agents.agent import Agent
 from refold.events.core.errors import ToolError
-from refold.events.model.configuration import AgentConfig, EffectClass, Tier
-from refold.events.model.retry import RetryPolicy
+from refold.events.model.configuration import AgentConfig, EffectClass, RetryPolicy, Tier
 from refold.providers.scripted import ScriptedProvider
 from refold.tools.tool import Tool, tool
 
@@ -26,12 +26,13 @@ Kind: TypeAlias = Literal["int", "text", "flag", "number", "choice", "texts", "m
 """Of a parameter."""
 
 Behaviour: TypeAlias = Literal[
-    "answers", "raises", "fails_for_now", "breaks", "rests", "tells", "ends", "odd", "huge", "nothing"
+    "answers", "raises", "fails_for_now", "breaks", "rests", "tells", "ends", "odd", "huge", "nothing", "asks", "leaves"
 ]
 """What a tool's body does.
 
 `raises`: a permanent ToolError. `fails_for_now`: a transient one. `breaks`: an error of Python's. `rests`: takes some
 seconds. `tells`: reports its progress. `ends`: ends the run with an answer. `odd`, `huge`, `nothing`: what it returns.
+`asks`: a person, twice, where it is no plain function. `leaves`: its result for later.
 """
 
 PolicyKind: TypeAlias = Literal["none", "denies", "asks", "depends", "breaks"]
@@ -72,7 +73,6 @@ class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Most attempts of a call, where the effect allows several."""
 
     def built(self) -> Tool[..., object]:
-        """Return the tool."""
         plan = self
 
         def plain(ctx: ToolContext[object], **arguments: object) -> object:
@@ -81,6 +81,8 @@ class ToolPlan(msgspec.Struct, frozen=True, kw_only=True):
         async def body(ctx: ToolContext[object], **arguments: object) -> object:
             if plan.behaviour == "rests":
                 await asyncio.sleep(5.0)
+            if plan.behaviour == "asks":
+                return f"for {await ctx.ask('Who?', type=str)}, {await ctx.ask('How many?', type=int)}"
             return _result(plan.behaviour, ctx, arguments)
 
         function: Any = plain if self.plain else body
@@ -145,7 +147,9 @@ def _result(behaviour: Behaviour, ctx: ToolContext[object], arguments: dict[str,
             for part in range(3):
                 ctx.progress({"part": part})
             return "told"
-        case "answers" | "rests":
+        case "leaves":
+            return DeferredResult("the weight", float)
+        case "answers" | "rests" | "asks":
             return f"done with {sorted(arguments)}"
 
 
@@ -153,9 +157,9 @@ def _policy(kind: PolicyKind) -> Policy | None:
     def judge(call: ProposedCall) -> PolicyDecision | None:
         match kind:
             case "denies":
-                return Deny(reason="nobody may")
+                return Deny(reason="this is not allowed")
             case "asks":
-                return Ask(reason="somebody should know")
+                return Ask(reason="a person decides this")
             case "depends":
                 return (None, Ask(), Deny())[len(str(call.input)) % 3]
             case "breaks":

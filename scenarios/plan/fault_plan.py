@@ -108,9 +108,7 @@ class FaultPlan:
     def count(self, operation: Operation, sessions: Collection[str] | None = None) -> list[AnyFault]:
         """Count an operation that begins, and return the faults that happen to it.
 
-        Args:
-            operation: what begins.
-            sessions: whose it is; None = of the whole process, or not known.
+        None as its sessions: it is of the whole process, or that is not known.
         """
         self._counts[operation] += 1
         due = self._counted.get((operation, self._counts[operation]))

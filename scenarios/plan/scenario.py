@@ -23,8 +23,11 @@ WireName: TypeAlias = Literal["none", "openai", "anthropic"]
 """How a model is reached."""
 
 
-PostWord: TypeAlias = Literal["send", "cancel", "allow", "deny", "set_aside"]
+PostWord: TypeAlias = Literal["send", "cancel", "allow", "deny", "answer", "set_aside"]
 """What another process may ask for."""
+
+AnswerKind: TypeAlias = Literal["fits", "misfits", "error"]
+"""How a person answers what a tool asks."""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +70,26 @@ class Decide(Act, frozen=True, kw_only=True, tag="decide"):
     """Allow or deny what waits for approval in the session by then; a scenario that has one draws no decisions."""
 
     allow: bool = True
+    edit: bool = False
+    """Whether a call that is allowed gets arguments that are drawn, where its tool takes them."""
+
+
+class Respond(Act, frozen=True, kw_only=True, tag="respond"):
+    """Answer what the session's tools have asked by then, or left for later.
+
+    What is asked is answered in any case, by acts that are drawn; a scenario that has such acts itself draws none
+    before its calm.
+
+    Raises:
+        ConfigError: it cannot be done.
+    """
+
+    how: AnswerKind = "fits"
+    """`misfits`: first with what does not fit the schema, which must be refused; `error`: with why there is none."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_choice("Respond.how", self.how, get_args(AnswerKind))
 
 
 class Clear(Act, frozen=True, kw_only=True, tag="clear"):
@@ -91,7 +114,8 @@ class Post(Act, frozen=True, kw_only=True, tag="post"):
     """
 
     asks: PostWord = "send"
-    """`allow` and `deny` are of the call that was last to wait for approval, `set_aside` of the last input."""
+    """`allow` and `deny` are of the call that was last to wait for approval, `answer` of the last that asked, and
+    `set_aside` of the last input."""
     text: str = "go on"
     """Of what is sent."""
 
@@ -100,7 +124,7 @@ class Post(Act, frozen=True, kw_only=True, tag="post"):
         check_choice("Post.asks", self.asks, get_args(PostWord))
 
 
-AnyAct: TypeAlias = Say | Cancel | Abandon | Decide | Clear | Watch | Post
+AnyAct: TypeAlias = Say | Cancel | Abandon | Decide | Respond | Clear | Watch | Post
 """Any act."""
 
 

@@ -51,6 +51,8 @@ class Body(msgspec.Struct, eq=False):
     """Most bodies of its tool that may run at once."""
     limited_per_session: bool = False
     """Whether that counts for each session by itself."""
+    arguments: dict[str, object] = {}
+    """With which it was begun, as its tool reads them."""
     returned: bool = False
     """Whether it brought something, a result or a failure of its own, instead of being cancelled."""
     ended_s: float | None = None
@@ -109,7 +111,6 @@ class World:
         return self.loop.time() if self.loop is not None else 0.0
 
     def die(self) -> None:
-        """End the process's life before its next step."""
         self.dying = True
 
     def is_calm(self) -> bool:

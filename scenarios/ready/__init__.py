@@ -63,9 +63,5 @@ def ready_scenario(name: str) -> ReadyScenario:
 
 
 def for_any_agent(name: str) -> Scenario:
-    """Return the plan of a ready scenario without the script, which is the sample's: answers are drawn from the seed.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """Return the plan of a ready scenario without the sample's script: answers are drawn from the seed."""
     return msgspec.structs.replace(ready_scenario(name).scenario(), script=())

@@ -12,12 +12,10 @@ and at `event_kinds["session.run_cancelled.v1"]`.
 """
 
 from refold.agents.agent import Agent
-from refold.agents.loading import AgentSource
 from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Say, Scenario
-from refold.scenarios.ready.playing import main, played
-from refold.scenarios.report import SimulationReport
+from refold.scenarios.ready.playing import main, player
 from refold.tools.tool import tool
 
 SESSIONS = 20
@@ -56,10 +54,7 @@ def scenario() -> Scenario:
     return Scenario(acts=tuple(acts), seed=5)
 
 
-def play(agent_to_play: AgentSource | None = None) -> SimulationReport:
-    """Play it with an agent; None = with the sample."""
-    return played(scenario(), agent, agent_to_play)
-
+play = player(scenario, agent)
 
 if __name__ == "__main__":
     main(__doc__, play)

@@ -11,13 +11,11 @@ Look at `lives`, which is 2; at `event_kinds`, which has one `session.tool_appro
 """
 
 from refold.agents.agent import Agent
-from refold.agents.loading import AgentSource
 from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import Crash
 from refold.scenarios.plan.scenario import Answer, Call, Decide, Say, Scenario
-from refold.scenarios.ready.playing import main, played
-from refold.scenarios.report import SimulationReport
+from refold.scenarios.ready.playing import main, player
 from refold.tools.tool import tool
 
 
@@ -41,10 +39,7 @@ def scenario() -> Scenario:
     )
 
 
-def play(agent_to_play: AgentSource | None = None) -> SimulationReport:
-    """Play it with an agent; None = with the sample."""
-    return played(scenario(), agent, agent_to_play)
-
+play = player(scenario, agent)
 
 if __name__ == "__main__":
     main(__doc__, play)

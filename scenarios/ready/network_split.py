@@ -12,14 +12,11 @@ Look at `event_kinds`: `session.model_interrupted.v1` for the answers that were 
 """
 
 from refold.agents.agent import Agent
-from refold.agents.loading import AgentSource
-from refold.events.model.configuration import AgentConfig
-from refold.events.model.retry import RetryPolicy
+from refold.events.model.configuration import AgentConfig, RetryPolicy
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import NetworkSplit
 from refold.scenarios.plan.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.ready.playing import main, played
-from refold.scenarios.report import SimulationReport
+from refold.scenarios.ready.playing import main, player
 from refold.tools.tool import tool
 
 
@@ -49,10 +46,7 @@ def scenario() -> Scenario:
     )
 
 
-def play(agent_to_play: AgentSource | None = None) -> SimulationReport:
-    """Play it with an agent; None = with the sample."""
-    return played(scenario(), agent, agent_to_play)
-
+play = player(scenario, agent)
 
 if __name__ == "__main__":
     main(__doc__, play)

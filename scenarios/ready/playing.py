@@ -14,17 +14,18 @@ from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
 
 
-def played(scenario: Scenario, sample: Callable[[], Agent], agent: AgentSource | None) -> SimulationReport:
-    """Play a scenario and return what came of it.
+def player(scenario: Callable[[], Scenario], sample: Callable[[], Agent]) -> Callable[..., SimulationReport]:
+    """Return what plays a scenario with an agent, or with the sample where none is given.
 
-    Args:
-        scenario: its script is the sample's; with another agent the answers are drawn from the seed.
-        sample: makes the sample agent.
-        agent: another one; None = the sample.
+    The script is the sample's; with another agent the answers are drawn from the seed.
     """
-    if agent is None:
-        return Simulator(sample).run(scenario)
-    return Simulator(agent).run(msgspec.structs.replace(scenario, script=()))
+
+    def play(agent: AgentSource | None = None) -> SimulationReport:
+        if agent is None:
+            return Simulator(sample).run(scenario())
+        return Simulator(agent).run(msgspec.structs.replace(scenario(), script=()))
+
+    return play
 
 
 def said_about(story: str, report: SimulationReport) -> str:

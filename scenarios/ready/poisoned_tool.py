@@ -12,13 +12,11 @@ Look at `happened`, all five; at `event_kinds`, for how many calls completed and
 """
 
 from refold.agents.agent import Agent
-from refold.agents.loading import AgentSource
 from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import ToolHangs, ToolRaises, ToolReturnsGarbage, ToolReturnsHuge, ToolReturnsOddText
 from refold.scenarios.plan.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.ready.playing import main, played
-from refold.scenarios.report import SimulationReport
+from refold.scenarios.ready.playing import main, player
 from refold.tools.tool import tool
 
 
@@ -48,10 +46,7 @@ def scenario() -> Scenario:
     )
 
 
-def play(agent_to_play: AgentSource | None = None) -> SimulationReport:
-    """Play it with an agent; None = with the sample."""
-    return played(scenario(), agent, agent_to_play)
-
+play = player(scenario, agent)
 
 if __name__ == "__main__":
     main(__doc__, play)

@@ -9,18 +9,17 @@ again, until one succeeds and the circuit closes.
 
 Look at `event_kinds`: `breaker.opened.v1`, `breaker.probe_begun.v1` and `breaker.closed.v1`; at
 `operations["model"]`, which counts both providers; and at `times`, how few of its failures a caller waited for.
+An agent with a single provider needs a `RetryPolicy`.
 """
 
 from refold.agents.agent import Agent
-from refold.agents.loading import AgentSource
 from refold.events.model.configuration import AgentConfig
 from refold.providers.fallback import FallbackProvider
 from refold.providers.scripted import ScriptedProvider
 from refold.resilience.breaker import CircuitBreaker
 from refold.scenarios.faults import ProviderBrownOut
 from refold.scenarios.plan.scenario import Answer, Say, Scenario
-from refold.scenarios.ready.playing import main, played
-from refold.scenarios.report import SimulationReport
+from refold.scenarios.ready.playing import main, player
 
 
 def agent() -> Agent:
@@ -40,10 +39,7 @@ def scenario() -> Scenario:
     )
 
 
-def play(agent_to_play: AgentSource | None = None) -> SimulationReport:
-    """Play it with an agent; None = with the sample. With a single provider it needs a `RetryPolicy`."""
-    return played(scenario(), agent, agent_to_play)
-
+play = player(scenario, agent)
 
 if __name__ == "__main__":
     main(__doc__, play)

@@ -12,12 +12,10 @@ Look at `watched`: `events` is as many as the session has, and `missed` says wha
 import msgspec
 
 from refold.agents.agent import Agent
-from refold.agents.loading import AgentSource
 from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.plan.scenario import Answer, Call, Say, Scenario, Watch
-from refold.scenarios.ready.playing import main, played
-from refold.scenarios.report import SimulationReport
+from refold.scenarios.ready.playing import main, player
 from refold.tools.tool import tool
 
 
@@ -58,10 +56,7 @@ def without_watcher() -> Scenario:
     return msgspec.structs.replace(plan, acts=tuple(act for act in plan.acts if not isinstance(act, Watch)))
 
 
-def play(agent_to_play: AgentSource | None = None) -> SimulationReport:
-    """Play it with an agent; None = with the sample."""
-    return played(scenario(), agent, agent_to_play)
-
+play = player(scenario, agent)
 
 if __name__ == "__main__":
     main(__doc__, play)

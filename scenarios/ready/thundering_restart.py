@@ -9,13 +9,11 @@ over.
 """
 
 from refold.agents.agent import Agent
-from refold.agents.loading import AgentSource
 from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import Crash
 from refold.scenarios.plan.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.ready.playing import main, played
-from refold.scenarios.report import SimulationReport
+from refold.scenarios.ready.playing import main, player
 from refold.tools.tool import tool
 
 SESSIONS = 1_000
@@ -43,10 +41,7 @@ def scenario(sessions: int = SESSIONS) -> Scenario:
     )
 
 
-def play(agent_to_play: AgentSource | None = None) -> SimulationReport:
-    """Play it with an agent; None = with the sample."""
-    return played(scenario(), agent, agent_to_play)
-
+play = player(scenario, agent)
 
 if __name__ == "__main__":
     main(__doc__, play)

@@ -183,7 +183,6 @@ class SimulatedHost:
         return sent
 
     def _on_the_way(self, sent: list[Sent], due: Sequence[AnyFault], sessions: Sequence[str]) -> list[Sent]:
-        """Return what is sent as the network, rather than the host, spoils it."""
         for fault in due:
             match fault:
                 case faults.ResponseStalls(seconds=seconds, begun=begun):
@@ -249,7 +248,6 @@ def _with_signs(answer: ModelResponse) -> ModelResponse:
 def _changed(
     answer: ModelResponse, request: ModelRequest, due: Sequence[AnyFault], chance: random.Random
 ) -> ModelResponse:
-    """Return an answer as the host's model spoils it."""
     for fault in due:
         if not request.tools or not isinstance(
             fault, faults.ArgumentsAreCut | faults.CallsShareId | faults.CallsShareIndex
@@ -269,7 +267,6 @@ def _changed(
 
 
 def _spoilt_events(events: list[bytes], end: int, marker: int, due: Sequence[AnyFault]) -> list[bytes]:
-    """Return the events of a stream as the host spoils them."""
     for fault in due:
         match fault:
             case faults.ResponseHasNoEnd(marker_only=marker_only):

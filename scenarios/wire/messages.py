@@ -30,11 +30,7 @@ class BadRequest(Exception):
 
 
 def request_in(body: bytes, wire: Wire) -> tuple[ModelRequest, bool]:
-    """Return what a body asks for, under the names on the wire, and whether the answer is to be streamed.
-
-    Raises:
-        BadRequest: the API would refuse it.
-    """
+    """Return what a body asks for, under the names on the wire, and whether the answer is to be streamed."""
     try:
         sent: Object = msgspec.json.decode(body, type=dict[str, Any])
         read = _openai if wire == "openai" else _anthropic
@@ -180,7 +176,6 @@ class AnswerInEvents(msgspec.Struct, frozen=True):
 
 
 def whole(answer: ModelResponse, ids: Sequence[str], wire: Wire) -> bytes:
-    """Return an answer as the body of a response."""
     return _json(_openai_whole(answer, ids) if wire == "openai" else _anthropic_whole(answer, ids))
 
 

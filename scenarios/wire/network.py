@@ -55,7 +55,6 @@ class SimulatedNetwork:
         self._no_certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
     def transport_to(self, host: Responder) -> httpx.AsyncBaseTransport:
-        """Return what takes requests to a host, under any address."""
         transport = httpx.AsyncHTTPTransport(verify=self._no_certificates, trust_env=False)
         # httpx makes the same pool, but takes no backend. A connection without a call would expire by the real clock.
         transport._pool = httpcore.AsyncConnectionPool(  # pyright: ignore[reportPrivateUsage]
@@ -64,11 +63,9 @@ class SimulatedNetwork:
         return transport
 
     def overdue(self, reason: str) -> None:
-        """Note that the process has waited for too long."""
         self.reasons.append(reason)
 
     def split(self, fault: faults.NetworkSplit) -> None:
-        """Let nothing through for a while, at most until the calm."""
         begin_s = self.world.now_s()
         self._splits.append((begin_s, min(begin_s + fault.seconds, self.world.scenario.calm_s)))
 
@@ -80,7 +77,6 @@ class SimulatedNetwork:
         return sent_s
 
     def tear_down(self) -> None:
-        """Let go of all connections: their process is gone."""
         for connection in list(self.connections):
             connection.drop()
 
@@ -226,7 +222,6 @@ class SimulatedConnection(httpcore.AsyncNetworkStream):
         await asyncio.sleep(0)
 
     def drop(self) -> None:
-        """Close the connection; who reads from it learns that."""
         self._dropped = True
         self._network.connections.pop(self, None)
         self._changed.set()

@@ -68,7 +68,6 @@ class SimulatedWire:
         return AnthropicProvider(api_key=KEY, base_url="http://127.0.0.1", environment={}, **options)
 
     def check_all_is_closed(self) -> None:
-        """Note connections that are open though their process and its loop have ended in order."""
         self._monitor.exercised.add("INV7")
         for reason in self.network.reasons:
             self._monitor.note("INV7", "", reason)
@@ -77,7 +76,6 @@ class SimulatedWire:
         self.network.tear_down()
 
     async def check_log(self) -> None:
-        """Note a key that got into the log, and failures that are of no known kind."""
         from refold.scenarios.wire.host import KEY
 
         self._monitor.exercised.update(("SECRET", "TYPED"))

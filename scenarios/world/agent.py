@@ -11,7 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from refold.actors.calls.protocols import Provider
-from refold.agents.agent import AgentTool, AnyAgent, ApprovalHandler, with_subagents
+from refold.agents.agent import AgentTool, AnyAgent, with_subagents
+from refold.agents.approval import ApprovalHandler
 from refold.agents.loading import AgentSource, made_agent
 from refold.events.core.ids import AgentId
 from refold.events.model.configuration import ToolSpec
@@ -38,15 +39,8 @@ def simulated_agent(
 ) -> AnyAgent:
     """Return the agent for the present life of a simulated process; its subagents are simulated too.
 
-    Args:
-        source: the user's; a function is called, as a process makes its own agent when it starts.
-        world: where chance and faults come from.
-        asked: told of each request to any of the models, and says whose it is.
-        approval: decides about the calls of all; None = they wait.
-        reached: says how a model is asked.
-
-    Raises:
-        ConfigError: the function fails, or makes something else.
+    A function is called, as a process makes its own agent when it starts. `asked` is told of each request to any of the
+    models, and says whose it is; without `approval`, calls wait.
     """
     agent = made_agent(source)
     for living in {id(living): living for found in with_subagents(agent) for living in found.stream_objects()}.values():

@@ -19,6 +19,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -41,7 +42,7 @@ from refold.scenarios.world.sqlite_shim import (
     OperationKind,
     SQLiteShim,
 )
-from refold.stores.sqlite.connection import SQLiteConnection
+from refold.stores.sqlite.connection import SQLiteConnection, settle, tell_outcome
 from refold.stores.sqlite.file import require_path
 from refold.stores.sqlite.store import SQLiteStore
 
@@ -50,32 +51,33 @@ T = TypeVar("T")
 DELAY_MAX_S = 0.003
 """Longest time that an operation of a connection takes, in virtual seconds."""
 
-_Operation = tuple[asyncio.Future[Any] | None, Callable[[], Any]]
-
 
 class InlineWorker:
-    """The `refold.stores.sqlite.serial_worker.Worker` of one connection."""
+    """The `refold.stores.sqlite.connection.Worker` of one connection."""
 
     name = "a simulated connection"
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Operation] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
         self._busy = False
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` on the loop once what was queued before has run; the future gets its result."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue((future, work))
+        self.put(lambda: tell_outcome(self._loop, work, partial(settle, future)))
         return future
 
     def put(self, work: Callable[[], object]) -> None:
         """Run `work` likewise, with no future; at once if the loop is closed."""
         if self._loop.is_closed():  # The connection is let go of after its life has died.
             work()
-        else:
-            self._queue((None, work))
+            return
+        self._waiting.append(work)
+        if not self._busy:
+            self._busy = True
+            self._later()
 
     def end(self) -> None:
         """End, for which there is nothing to do."""
@@ -83,37 +85,15 @@ class InlineWorker:
     def join(self) -> None:
         """Return: there is no thread."""
 
-    def _queue(self, operation: _Operation) -> None:
-        self._waiting.append(operation)
-        if not self._busy:
-            self._busy = True
-            self._later()
-
     def _later(self) -> None:
         self._loop.call_later(self._chance.random() * DELAY_MAX_S, self._run)
 
     def _run(self) -> None:
-        future, work = self._waiting.popleft()
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - the future gets it
-            failure = error
-            self._tell(future, lambda told: told.set_exception(failure))
-        else:
-            self._tell(future, lambda told: told.set_result(result))
+        self._waiting.popleft()()
         if self._waiting:
             self._later()
         else:
             self._busy = False
-
-    def _tell(self, future: asyncio.Future[Any] | None, tell: Callable[[asyncio.Future[Any]], None]) -> None:
-        if future is not None:
-            self._loop.call_soon(_tell_unless_done, future, tell)
-
-
-def _tell_unless_done(future: asyncio.Future[Any], tell: Callable[[asyncio.Future[Any]], None]) -> None:
-    if not future.done():
-        tell(future)
 
 
 CLOSED_S: Final = 1.0
@@ -150,11 +130,7 @@ DAMAGES: Final[dict[faults.Damage, tuple[DiskDamage, ...]]] = {
 
 
 class SimulatedDisk:
-    """The files of one simulation; `remove` them when it is over.
-
-    Raises:
-        ShimUnavailable: the SQLite of this Python cannot be reached.
-    """
+    """The files of one simulation; `remove` them when it is over."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -179,18 +155,13 @@ class SimulatedDisk:
         self._attached: AttachedFolder | None = None
 
     async def open(self, *, read_only: bool = False) -> SQLiteStore:
-        """Open the log in the life that has begun.
-
-        Raises:
-            PersistenceError: it cannot be opened.
-        """
+        """Open the log in the life that has begun."""
         self._store = await SQLiteStore.open(
             self._folder() / LOG, read_only=read_only, fault=self._reached, connect=self._connect, name=LOG
         )
         return self._store
 
     async def starts(self, monitor: Monitor) -> bool:
-        """Open the log and look whether all is there; return whether a process starts on it."""
         try:
             self._world.disk = await self.open()
             await monitor.opened()
@@ -252,7 +223,6 @@ class SimulatedDisk:
         self._attached = self._attaching.__enter__()
 
     def end_life(self) -> None:
-        """Take what the life leaves; nothing that is done to its files counts from now on."""
         assert self._attached is not None
         self._attached.power_off()
         for path in sorted(self._folder().iterdir()):
@@ -272,7 +242,6 @@ class SimulatedDisk:
             }
 
     async def tear_down(self) -> None:
-        """Let go of what a dead life has open."""
         stores = [store for store in (self._store, *reversed(self._former)) if store is not None]
         self._store, self._former = None, []
         for store in stores:
@@ -287,12 +256,7 @@ class SimulatedDisk:
         shutil.rmtree(self._folder())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the log as the last life has left it, with its WAL if it has one.
-
-        Raises:
-            ConfigError: the path names no file, or one that is there already.
-            PersistenceError: the file cannot be made, or there is no log.
-        """
+        """Save the log as the last life has left it, with its WAL if it has one."""
         require_path(path)
         if LOG not in self._left:
             raise PersistenceError("the simulation has left no log")

@@ -4,6 +4,7 @@ The file's own code runs on a database in memory: its rows, their order, keys an
 row that was taken stays there when the runtime dies. The runtime's own reader performs it.
 """
 
+import random
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -15,24 +16,19 @@ from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import SessionId, stream_name
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.state import question_id
 from refold.remote.owner import InboxReader
-from refold.remote.protocol import (
-    Done,
-    Inbox,
-    InboxCancel,
-    InboxCommand,
-    InboxDecide,
-    InboxSend,
-    InboxSetAside,
-)
+from refold.remote.protocol import Done, Inbox
+from refold.remote.rows import InboxAnswer, InboxCancel, InboxCommand, InboxDecide, InboxSend, InboxSetAside
 from refold.scenarios.monitors.monitor import Monitor, marked
 from refold.scenarios.plan.scenario import Post
 from refold.scenarios.plan.world import World
+from refold.scenarios.world.model import value_for
 from refold.stores.sqlite.inbox import InboxFile, InboxSignature
 
 LOG = Path("/simulated.db")
 
-POLL_S = 0.2
+POLL_S = 2.0
 """How often a runtime looks whether the inbox has changed, in virtual seconds."""
 
 ASKS_S = 1.0
@@ -62,7 +58,6 @@ class SimulatedInbox:
         self._file = _FileInMemory()
 
     def reader(self, runtime: AgentRuntime) -> InboxReader:
-        """Return what performs its rows in the process's present life."""
         reader = InboxReader(runtime.context, LOG, file=self._file)
         reader.start(POLL_S)
         return reader
@@ -92,20 +87,25 @@ class SimulatedInbox:
                 return InboxSend(text=marked(act.session, act.text))
             case "cancel":
                 return InboxCancel()
-            case "allow" | "deny" | "set_aside":
+            case "allow" | "deny" | "answer" | "set_aside":
                 return await self._about_the_log(act)
 
     async def _about_the_log(self, act: Post) -> InboxCommand | None:
-        """Return what is asked about something that the log has: the last call that waits, or the last input."""
+        """Return what is asked about what the log has: the last call that waits or asks, or the last input."""
         stream = stream_name(SESSION_KIND, SessionId(act.session))
         stored = await self._world.disk.read_stream(stream)
         for event in reversed(SESSION_CODEC.recorded(stored)):
             match event.event:
                 case ev.InputQueued() if act.asks == "set_aside":
                     return InboxSetAside(version=event.version, reason="not this")
-                case ev.ToolApprovalRequested(call=call) if act.asks != "set_aside":
+                case ev.QuestionAsked(call=call, number=number) if act.asks == "answer":
+                    value = value_for(event.event.answer_schema, random.Random(self._world.scenario.seed))
+                    question = question_id(call, number)
+                    self._monitor.effects.results.gives(act.session, question, value)
+                    return InboxAnswer(question=question, answer=value)
+                case ev.ToolApprovalRequested(call=call) if act.asks in ("allow", "deny"):
                     self._monitor.effects.results.decided(act.session, call, allowed=act.asks == "allow")
-                    return InboxDecide(call=call, allow=act.asks == "allow")
+                    return InboxDecide(call=call, allowed=act.asks == "allow")
                 case _:
                     pass
         return None

@@ -8,7 +8,8 @@ The rule: what a client is told is checked before anything else happens.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ import msgspec
 from refold.actors.effects import Later, teller
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.agent_runtime import AgentRuntime
-from refold.agents.agent import AnyAgent
+from refold.agents.agent import AnyAgent, with_subagents
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import AgentLoopError, BackpressureShed, CommandRejected, PersistenceError
 from refold.events.core.ids import SessionId, kind_and_identifier, stream_name
@@ -29,72 +30,26 @@ from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.expectations import Watching
 from refold.scenarios.monitors.monitor import Monitor, marked, marks_in
-from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Decide, Post, Say, Scenario, Watch
+from refold.scenarios.plan.scenario import (
+    Abandon,
+    AnswerKind,
+    AnyAct,
+    Cancel,
+    Clear,
+    Decide,
+    Post,
+    Respond,
+    Say,
+    Scenario,
+    Watch,
+)
 from refold.scenarios.plan.world import World
 from refold.scenarios.world.disk import SimulatedDisk
 from refold.scenarios.world.inbox import SimulatedInbox
+from refold.scenarios.world.model import arguments_for, misfit_for, value_for
 from refold.scenarios.world.store import SimulatedReplies, SimulatedStore
 from refold.sessions.outcome import RunResult
-
-
-async def carry_out(
-    act: AnyAct,
-    key: str,
-    runtime: AgentRuntime,
-    world: World,
-    monitor: Monitor,
-    watching: Watching | None,
-    inbox: SimulatedInbox,
-    *,
-    life: int,
-) -> str:
-    """Return what an act comes to: the name of its run's outcome, or `done`.
-
-    Raises:
-        RefoldError: it was refused, or its outcome was not told.
-    """
-    if isinstance(act, Post):
-        return await inbox.asked(act, key, world.clock)
-    session, since_s = await runtime.session(act.session), world.now_s()
-    match act:
-        case Say(text=text, times=times):
-            monitor.sending(act.session, key)
-            try:
-                result = await session.send(marked(act.session, text * times), key=key)
-            finally:
-                monitor.not_sending(act.session, key)
-            return await _told(monitor, act, result, life, key, since_s)
-        case Cancel():
-            await session.cancel(key=key)
-        case Abandon(text=text, after_s=after_s):
-            sending = asyncio.ensure_future(session.send(marked(act.session, text), key=key))
-            done, _ = await asyncio.wait([sending], timeout=after_s)
-            if not done:
-                sending.cancel()
-                await asyncio.wait([sending])
-            if not sending.cancelled():
-                return await _told(monitor, act, sending.result(), life, key, since_s)
-            monitor.effects.results.given_up(act.session, key)
-        case Decide(allow=allow):
-            for waiting in await session.approvals():
-                await session.decide(waiting.call, allow=allow, key=f"{key} {waiting.call}")
-        case Clear():
-            await session.clear(key=key)
-            await monitor.cleared(act.session, key)
-        case Watch():
-            assert watching is not None
-            monitor.exercised.add("FOLLOW")
-            await watching.follow(session, max(0.0, act.at_s + act.for_s - world.now_s()))
-            for problem in watching.problems:
-                monitor.note("FOLLOW", stream_name(SESSION_KIND, session.id), problem)
-    return "done"
-
-
-async def _told(monitor: Monitor, act: AnyAct, result: RunResult, life: int, key: str, since_s: float) -> str:
-    await monitor.look_for(act.session, result)
-    monitor.told(act.session, result, life, key=key, since_s=since_s)
-    return type(result.outcome).__name__
-
+from refold.sessions.session import Session
 
 START_AGAIN_S = 10.0
 """After so many virtual seconds a process is started again that could not open its log."""
@@ -104,6 +59,15 @@ ASK_S = 25.0
 
 LOOK_S = 20.0
 """How often it is looked whether all is over, and whether a run waits for a person, in virtual seconds."""
+
+
+async def _is_taken(doing: Awaitable[object]) -> bool:
+    """Return whether what a person does is not refused: it may not fit, and its call may have ended."""
+    try:
+        await doing
+    except CommandRejected:
+        return False
+    return True
 
 
 def _waits_for_its_next_turn(run: Run) -> bool:
@@ -164,6 +128,8 @@ class ScenarioProgress:
     """How acts have ended, by their place."""
     tried: set[int] = field(default_factory=set[int])
     """Acts of clients that ask once only, and have."""
+    asked: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """The place of the act that answers a question, by its session and its id there."""
     repetitions: list[Repetition] = field(default_factory=list[Repetition])
     """Of acts, still to come."""
     over: bool = False
@@ -187,7 +153,6 @@ class Life:
         self._acts: list[asyncio.Task[None]] = []
 
     async def live(self) -> None:
-        """Run the process until it ends in order, or all is over."""
         progress, world = self._progress, self._world
         loop = asyncio.get_running_loop()
         for fault in world.plan.timed():
@@ -299,11 +264,7 @@ class Life:
         """Return what an act comes to, however often it has to be tried; None = the process ends."""
         while True:
             try:
-                key, watching = f"{self._world.keys}act {index}", self._progress.watching.get(index)
-                inbox = self._progress.inbox
-                return await carry_out(
-                    act, key, runtime, self._world, self._monitor, watching, inbox, life=self._number
-                )
+                return await self._carried_out(runtime, act, index)
             except (PersistenceError, BackpressureShed, AskTimeout) as error:
                 self._require_excuse(error)
                 if isinstance(act, Say) and not act.insists:
@@ -316,6 +277,78 @@ class Life:
                 await asyncio.sleep(1.0)
             except (CommandRejected, AgentLoopError):  # By the session, or by a hook of the agent's own.
                 return "refused"
+
+    async def _carried_out(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str:
+        """Return what an act comes to: the name of its run's outcome, or `done`."""
+        world, monitor, key = self._world, self._monitor, f"{self._world.keys}act {index}"
+        if isinstance(act, Post):
+            return await self._progress.inbox.asked(act, key, world.clock)
+        session, since_s = await runtime.session(act.session), world.now_s()
+        match act:
+            case Say(text=text, times=times):
+                monitor.sending(act.session, key)
+                try:
+                    result = await session.send(marked(act.session, text * times), key=key)
+                finally:
+                    monitor.not_sending(act.session, key)
+                return await self._told(act, result, key, since_s)
+            case Cancel():
+                await session.cancel(key=key)
+            case Abandon(text=text, after_s=after_s):
+                sending = asyncio.ensure_future(session.send(marked(act.session, text), key=key))
+                done, _ = await asyncio.wait([sending], timeout=after_s)
+                if not done:
+                    sending.cancel()
+                    await asyncio.wait([sending])
+                if not sending.cancelled():
+                    return await self._told(act, sending.result(), key, since_s)
+                monitor.effects.results.given_up(act.session, key)
+            case Decide():
+                await self._decide(act, key, session, runtime)
+            case Respond(how=how):
+                await self._respond(how, key, session)
+            case Clear():
+                await session.clear(key=key)
+                await monitor.cleared(act.session, key)
+            case Watch():
+                watching = self._progress.watching[index]
+                monitor.exercised.add("FOLLOW")
+                await watching.follow(session, max(0.0, act.at_s + act.for_s - world.now_s()))
+                for problem in watching.problems:
+                    monitor.note("FOLLOW", stream_name(SESSION_KIND, session.id), problem)
+        return "done"
+
+    async def _decide(self, act: Decide, key: str, session: Session[Any], runtime: AgentRuntime) -> None:
+        for waiting in await session.approvals():
+            arguments: dict[str, Any] | None = None
+            if act.allow and act.edit:
+                agents = with_subagents(runtime.agent)
+                spec = next(tool.spec for agent in agents for tool in agent.all_tools() if tool.name == waiting.tool)
+                arguments = arguments_for(spec, random.Random(f"{key} {waiting.call}"))
+                self._monitor.effects.results.decided(waiting.session, waiting.call, allowed=True, arguments=arguments)
+            deciding = partial(session.decide, waiting.call, allow=act.allow, key=f"{key} {waiting.call}")
+            if arguments is None or not await _is_taken(deciding(arguments=arguments)):
+                await deciding()
+
+    async def _respond(self, how: AnswerKind, key: str, session: Session[Any]) -> None:
+        for asked in await session.questions(below=False):
+            schema, stream = asked.answer_schema, stream_name(SESSION_KIND, session.id)
+            misfit = misfit_for(schema) if how == "misfits" else None
+            if misfit is not None and await _is_taken(session.answer(asked, misfit)):
+                self._monitor.note("EVIDENCE", stream, f"an answer to {asked.id} is taken that does not fit its schema")
+            # An act that is tried again gives the same answer under the same key.
+            value = value_for(schema, random.Random(f"{self._world.scenario.seed} {key} {asked.id}"))
+            answers = [] if how == "error" else [(value, None)]
+            for answer, error in (*answers, (None, "nobody knows")):
+                self._monitor.effects.results.gives(session.id, asked.id, answer if error is None else error)
+                if await _is_taken(session.answer(asked, answer, error=error, key=f"{key} {asked.id}")):
+                    await self._monitor.answered_question(session.id, asked.id)
+                    break
+
+    async def _told(self, act: AnyAct, result: RunResult, key: str, since_s: float) -> str:
+        await self._monitor.look_for(act.session, result)
+        self._monitor.told(act.session, result, self._number, key=key, since_s=since_s)
+        return type(result.outcome).__name__
 
     async def _look(self, runtime: AgentRuntime, session_id: str) -> None:
         """Look at a session after an error: what it shows is in the log."""
@@ -367,6 +400,7 @@ class Life:
                 self._monitor.note("LIVENESS", ", ".join(open_now or ()), not_over)
             if any("forgive" in (runtime.system.unreachable_because(stream) or "") for stream in open_now or ()):
                 self._ending.set()  # A session that failed too often stays stopped until the process starts again.
+            self._have_questions_answered(runtime)
             if self._world.is_calm():
                 await self._resume_what_waits(runtime, open_now or ())
             await asyncio.sleep(LOOK_S)
@@ -375,6 +409,20 @@ class Life:
         self._monitor.exercised.add("LIVENESS")
         for session_id in self._monitor.changed():
             await self._compare(runtime, session_id)
+
+    def _have_questions_answered(self, runtime: AgentRuntime) -> None:
+        """Bring an act for each question that is open and that none answers yet."""
+        progress, has_people = self._progress, any(isinstance(act, Respond) for act in self._progress.scenario.acts)
+        for question in self._monitor.questions() if not has_people or self._world.is_calm() else ():
+            place = progress.asked.get(question)
+            if place is not None and place not in progress.outcomes:
+                continue
+            chance = self._world.chance(f"answer {question}")
+            at_s = self._world.now_s() + chance.uniform(0.5, 60.0)
+            ways: tuple[AnswerKind, ...] = ("fits", "fits", "misfits", "error")
+            progress.asked[question] = len(progress.acts)
+            progress.acts.append(Respond(session=question[0], at_s=at_s, how=chance.choice(ways)))
+            self._begin_act(runtime, progress.asked[question])
 
     async def _open_streams(self) -> list[str] | None:
         """Return the streams in which something is in flight, or None if the disk does not let us see."""

@@ -14,7 +14,8 @@ import asyncio
 import heapq
 import random
 from asyncio import base_events
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -90,8 +91,7 @@ class SeededSchedule:
 class SparseSchedule:
     """The fair order but for some choices, so that a failing order can be shrunk to what matters.
 
-    Args:
-        deviations: by the number of the choice, from 0, how many are overtaken; more than there are means all.
+    By the number of the choice, from 0, how many are overtaken; more than there are means all.
     """
 
     def __init__(self, deviations: Mapping[int, int]) -> None:
@@ -125,13 +125,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class SimulatedLoop(base_events.BaseEventLoop):
-    """The loop; use it through `run`, or as any loop's `run_until_complete`.
-
-    Args:
-        schedule: None = the fair order.
-        time_s: where its time begins.
-        steps_max: most steps before StepLimit is raised.
-    """
+    """The loop; use it through `run`, or as any loop's `run_until_complete`. Without a schedule the order is fair."""
 
     has_threads = False
     """What would be done in a thread elsewhere is done at once."""
@@ -156,7 +150,6 @@ class SimulatedLoop(base_events.BaseEventLoop):
             setattr(self, name, partial(self._refuse, what))
 
     def next_number(self) -> int:
-        """Return a number that no task and no future of this loop has."""
         self._numbers += 1
         return self._numbers
 
@@ -165,6 +158,15 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         return _Future(loop=self)
+
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        try:
+            return super().run_until_complete(future)
+        except BaseException:  # Raised once the future was done, it leaves the call behind that ends the loop.
+            own: Any = self
+            stop = base_events._run_until_complete_cb  # type: ignore[attr-defined]
+            own._ready = deque(handle for handle in own._ready if handle._callback is not stop)
+            raise
 
     def _run_once(self) -> None:
         own: Any = self  # The base class keeps this for loops alone.

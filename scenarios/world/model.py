@@ -33,12 +33,8 @@ NO_SUCH_TOOL = "no_such_tool"
 class SimulatedModel:
     """A provider without a model.
 
-    Args:
-        world: where chance and faults come from.
-        asked: told of each request; returns the sessions whose it is, as far as it knows.
-        place: in an agent's FallbackProvider, from 1.
-        output: JSON schema that most of its final answers are to fit; None = they are any text.
-        steps: tools that it calls in ReAct text, also if a request lacks them; None = it calls those that are offered.
+    `asked`, told of each request, returns the sessions whose it is, as far as it knows. Most final answers fit the
+    schema `output`, if there is one. With `steps`, it calls those tools in ReAct text, also if a request lacks them.
     """
 
     def __init__(
@@ -99,11 +95,7 @@ class SimulatedModel:
         return self.begin(request)
 
     def begin(self, request: ModelRequest) -> tuple[ModelResponse, float, bool]:
-        """Return the answer, in how many seconds it comes, and whether it is cut off half-way.
-
-        Raises:
-            ProviderError: the plan has the call refused.
-        """
+        """Return the answer, in how many seconds it comes, and whether it is cut off half-way."""
         sessions = self._asked(request)
         if self._steps is not None:
             request = msgspec.structs.replace(request, tools=self._steps)
@@ -151,17 +143,14 @@ class SimulatedModel:
             return ModelResponse(content=tuple(content), stop_reason="tool_use", usage=_usage(request))
         text = f"That is answer {chance.randrange(1_000_000)}."
         if self._output is not None and chance.random() < 0.8:
-            value = _value(self._output, self._output.get("$defs", {}), chance, 0)
-            text = msgspec.json.encode(value).decode()
+            text = msgspec.json.encode(value_for(self._output, chance)).decode()
         return ModelResponse(content=(TextBlock(text=text),), stop_reason="end_turn", usage=_usage(request))
 
 
 def simulated_provider(given: Provider, model: Callable[[int], Provider]) -> Provider:
     """Return what takes an agent's provider's place: a simulated model, or as many behind the same breakers.
 
-    Args:
-        given: the agent's own.
-        model: returns one, or what reaches it, for its place among them, from 1.
+    `model` returns one, or what reaches it, for its place among them, from 1.
     """
     return given.with_providers(model) if isinstance(given, FallbackProvider) else model(1)
 
@@ -177,9 +166,21 @@ def _scripted(request: ModelRequest, script: Sequence[Answer]) -> ModelResponse:
 
 def arguments_for(spec: ToolSpec, chance: random.Random) -> dict[str, Any]:
     """Return arguments that fit a tool's schema, as far as its types, enumerations and required fields say."""
-    schema = cast("dict[str, Any]", spec.input_schema)
-    value = _value(schema, schema.get("$defs", {}), chance, 0)
+    value = value_for(cast("dict[str, Any]", spec.input_schema), chance)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def value_for(schema: dict[str, Any], chance: random.Random) -> Any:
+    """Return a value that fits a JSON schema, as far as `arguments_for` does."""
+    return _value(schema, schema.get("$defs", {}), chance, 0)
+
+
+def misfit_for(schema: dict[str, Any]) -> Any:
+    """Return a value that does not fit a JSON schema; None = it is not plain which does not."""
+    if "enum" in schema or "const" in schema:
+        return "no such choice"
+    kind = schema.get("type")
+    return (1.5 if kind == "string" else "of another type") if isinstance(kind, str) else None
 
 
 def _value(schema: dict[str, Any], definitions: dict[str, Any], chance: random.Random, depth: int) -> Any:

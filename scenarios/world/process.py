@@ -30,7 +30,7 @@ from refold.scenarios.monitors.monitor import Monitor
 from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.plan.world import World
 from refold.scenarios.world.agent import simulated_agent
-from refold.scenarios.world.loop import SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
+from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
 from refold.scenarios.world.store import SimulatedStore
 
 TEARDOWN_STEPS_MAX = 200_000
@@ -39,6 +39,12 @@ TEARDOWN_STEPS_MAX = 200_000
 
 class ProcessDied(BaseException):
     """The process is dead: passes through everything."""
+
+
+def schedule_of(scenario: Scenario, life: int) -> Schedule:
+    if scenario.deviations is None:
+        return SeededSchedule(scenario.seed * 1_000 + life)
+    return SparseSchedule(scenario.deviations if life == 1 else {})
 
 
 def tear_down(loop: SimulatedLoop, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> bool:
@@ -105,7 +111,6 @@ class SimulatedProcess:
         self._runtime: AgentRuntime | None = None
 
     def start(self) -> None:
-        """Start the process, again and again where it dies of it or its log fails."""
         for _ in range(STARTS_MAX):
             if self._try_to_start():
                 return
@@ -114,11 +119,7 @@ class SimulatedProcess:
         raise AssertionError(f"the process does not start, in {STARTS_MAX} attempts")
 
     def do(self, work: Callable[[AgentRuntime], Coroutine[Any, Any, T]]) -> T | None:
-        """Return what comes of some work on the loop, or None where the process died meanwhile; then the next one runs.
-
-        Raises:
-            Exception: what the work raises.
-        """
+        """Return what comes of work on the loop, or None where the process died meanwhile; then the next one runs."""
         assert self._loop is not None
         assert self._runtime is not None
         try:
@@ -150,19 +151,11 @@ class SimulatedProcess:
         self.world.calm = True
 
     def _try_to_start(self) -> bool:
-        scenario = self.world.scenario
         self.world.life += 1
-        schedule = (
-            SeededSchedule(scenario.seed * 1_000 + self.world.life)
-            if scenario.deviations is None
-            else SparseSchedule(scenario.deviations if self.world.life == 1 else {})
-        )
-        loop = self._loop = SimulatedLoop(schedule, time_s=self._time_s)
+        loop = self._loop = SimulatedLoop(schedule_of(self.world.scenario, self.world.life), time_s=self._time_s)
         loop.before_step = self._before_step
         self.world.loop, self.world.dying = loop, False
-        self._store = SimulatedStore(
-            self.world.disk, self.world.plan, self.world.die, self.monitor.committed, self.monitor.seen
-        )
+        self._store = SimulatedStore(self.world, self.monitor)
         agent = simulated_agent(self._agent, self.world, asked=self.monitor.asked, approval=None)
         self._runtime = AgentRuntime(agent, log=self._store, clock=self.world.clock, inbox_poll_s=0)
         try:
@@ -201,6 +194,10 @@ class SimulatedProcess:
         assert ended, "what was left of a dead process does not end"
 
 
+_set_aside_before = False
+"""Whether the caller had objects set aside; once seen it is taken for true, since to count a million takes 0.1 s."""
+
+
 @contextmanager
 def manual_gc() -> Generator[None]:
     """Collect no garbage inside but by `gc.collect()`, and then only what was made inside.
@@ -208,14 +205,15 @@ def manual_gc() -> Generator[None]:
     A collection that memory triggers would run finalizers at another step in each process. Objects from before are set
     aside: a walk over all that a test run holds takes a hundred times as long as one over what a life has left.
     """
-    collecting, frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    global _set_aside_before
+    _set_aside_before = _set_aside_before or gc.get_freeze_count() > 0
+    collecting = gc.isenabled()
     gc.disable()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
-        if frozen:  # Objects had been set aside before.
-            gc.freeze()
+        if not _set_aside_before:
+            gc.unfreeze()
         if collecting:
             gc.enable()

@@ -420,11 +420,7 @@ class SQLiteShim:
 
 
 def library_of(module: str) -> Any:
-    """Return the SQLite behind an extension module of Python, found through the module's own file.
-
-    Raises:
-        ShimUnavailable: its functions cannot be reached.
-    """
+    """Return the SQLite behind an extension module of Python, found through the module's own file."""
     file = getattr(importlib.import_module(module), "__file__", None)
     # A symbol is looked for in the module and then in what it is linked with, not in other libraries of the process.
     library = ctypes.CDLL(file)

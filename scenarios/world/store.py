@@ -11,7 +11,7 @@ process that it ran in; a provider and a person are outside, and their answers m
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -24,35 +24,23 @@ from refold.events.core.ids import PayloadHash, kind_and_identifier
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
 from refold.events.session.core import SESSION_KIND
 from refold.scenarios import faults
-from refold.scenarios.plan.fault_plan import FaultPlan
+from refold.scenarios.monitors.monitor import Monitor
 from refold.scenarios.plan.world import World
-from refold.stores.event_store import EventStore
 
 
 class SimulatedStore:
-    """An `EventStore` for one life.
+    """An `EventStore` for one life on the world's log, which it does not close.
 
-    Args:
-        disk: what outlives the process; it is not closed here.
-        plan: says which operation goes wrong.
-        die: ends this life.
-        committed: told of what has just become durable.
-        seen: told what the process reads of a stream, which may be in the log although its append was told as failed.
+    The monitor is told of what has just become durable, and what the process reads of a stream, which may be in the log
+    although its append was told as failed.
     """
 
-    def __init__(
-        self,
-        disk: EventStore,
-        plan: FaultPlan,
-        die: Callable[[], object],
-        committed: Callable[[Sequence[EncodedBatch], Sequence[Appended]], Awaitable[None]],
-        seen: Callable[[Sequence[StoredEvent]], object],
-    ) -> None:
-        self._disk = disk
-        self._plan = plan
-        self._die = die
-        self._committed = committed
-        self._seen = seen
+    def __init__(self, world: World, monitor: Monitor) -> None:
+        self._disk = world.disk
+        self._plan = world.plan
+        self._die = world.die
+        self._committed = monitor.committed
+        self._seen = monitor.seen
         self._dead = False
         self._fenced = False
         self._never: asyncio.Future[None] | None = None
@@ -209,7 +197,6 @@ class SimulatedReplies:
         """Of the present life, and of processes that have lost the log and live beside it."""
 
     def serve(self, system: ActorSystem) -> None:
-        """Take the replies in a new life, those of earlier lives too that have not arrived."""
         self._systems.append(system)
         system.courier = self._deliver
         for letter in self._under_way:

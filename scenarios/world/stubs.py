@@ -58,11 +58,7 @@ def _of_subagent(tool: SubagentTool[..., object], above: tuple[int, ...]) -> Too
 
 
 def stub_of(spec: ToolSpec) -> Tool[..., object]:
-    """Return a stand-in for a tool of which nothing is known but its description.
-
-    Raises:
-        ConfigError: no tool can be described so.
-    """
+    """Return a stand-in for a tool of which nothing is known but its description."""
 
     async def handler(arguments: dict[str, object]) -> object:
         return f"{spec.name} was rehearsed with {', '.join(sorted(arguments)) or 'nothing'}"
@@ -78,16 +74,7 @@ def _stub(tool: Tool[..., object]) -> Tool[..., object]:
 
 
 def recorded_agent(configuration: AgentConfiguration, payloads: Mapping[PayloadHash, bytes]) -> AnyAgent:
-    """Return an agent with a recorded configuration.
-
-    Args:
-        configuration: what the log has.
-        payloads: those that it refers to.
-
-    Raises:
-        ConfigError: the log has no more what it takes, or a tool cannot be made of its description.
-        LogFormatError: what is there is nothing that Refold wrote.
-    """
+    """Return an agent with a recorded configuration, which may refer to payloads."""
     try:
         prompt = payloads[configuration.system_prompt].decode()
         specs = msgspec.json.decode(payloads[configuration.tool_schemas], type=list[ToolSpec])

@@ -41,6 +41,7 @@ def _simulated(tool: Tool[..., object], world: World, agent: AgentId) -> Tool[..
             is_subagent=isinstance(tool, SubagentTool),
             concurrency=tool.rules.concurrency,
             limited_per_session=tool.rules.per_session,
+            arguments=values,
         )
         return await _carry_out(seen, lambda: body(values, context), world)
 

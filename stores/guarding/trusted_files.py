@@ -9,7 +9,6 @@ Trusted are this process's user and root; for root the owner of the folder too, 
 process that only reads a log, that log's owner.
 """
 
-import errno
 import os
 import stat
 from contextvars import ContextVar
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from refold.events.core.errors import LogFormatError, PersistenceError
-from refold.stores.guarding.acknowledged import HEAD_SUFFIX
+from refold.stores.guarding.log_place import HEAD_SUFFIX, status_of
 
 try:
     import grp
@@ -73,7 +72,7 @@ def require_inbox_trusted(log: Path, *, allow_shared_folder: bool = False) -> No
 
 def whose(path: Path) -> str:
     """Return whose a file is that this user may not read, for a message: `belongs to ann, 1000 (mode 600), …`."""
-    status = _status(path)
+    status = status_of(path, follow=True)
     if grp is None or status is None:
         return "cannot be read by this user"
     return f"belongs to {_user(status.st_uid)} (mode {stat.S_IMODE(status.st_mode):o}), and this user may not read it"
@@ -83,20 +82,15 @@ def trusted_users(log: Path, *, writing: bool) -> frozenset[int]:
     """Return the users whose files may lie beside a log."""
     me = os.geteuid()
     whose = log.parent if writing else log
-    status = _status(whose)
+    status = status_of(whose, follow=True)
     # Who runs as root in a folder of another user acts for that user, who may do as much to the log.
     acts_for_owner = status is not None and (me == 0 or not writing)
     return frozenset({me, 0, status.st_uid} if status is not None and acts_for_owner else {me, 0})
 
 
 def require_file(path: Path, trusted: frozenset[int], *, writing: bool) -> None:
-    """Return if there is nothing at the path, or a regular file of a trusted user that only they may write.
-
-    Raises:
-        LogFormatError: it is no regular file.
-        PersistenceError: it is not to be trusted.
-    """
-    status = _status(path, follow=False)
+    """Return if there is nothing at the path, or a regular file of a trusted user that only they may write."""
+    status = status_of(path)
     if status is None:
         return
     if stat.S_ISLNK(status.st_mode):
@@ -121,7 +115,7 @@ def require_file(path: Path, trusted: frozenset[int], *, writing: bool) -> None:
 
 def _require_folder(log: Path, trusted: frozenset[int]) -> None:
     folder = log.parent
-    status = _status(folder)
+    status = status_of(folder, follow=True)
     if status is None:
         return  # That is said where the log is looked at.
     if status.st_uid not in trusted:
@@ -166,17 +160,6 @@ def _has_access_list(folder: Path) -> bool:
         return "system.posix_acl_access" in os.listxattr(folder)
     except OSError:  # A file system without such attributes has no lists either.
         return False
-
-
-def _status(path: Path, *, follow: bool = True) -> os.stat_result | None:
-    try:
-        return path.stat() if follow else path.lstat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return None
-        raise PersistenceError(f"{path} cannot be looked at: {error.strerror}") from error
 
 
 def _user(uid: int) -> str:

@@ -16,16 +16,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import msgspec
 
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import EncodedBatch, Snapshot, first_chain, next_chain
-from refold.stores.append_rules import check_append, check_snapshot
+from refold.stores.append_rules import POSITION_MAX, check_append, check_snapshot
 from refold.stores.event_store import Tombstone
-from refold.stores.forked import origin_in
+from refold.stores.forked import begins_behind, origin_in
 from refold.stores.jsonl.format import (
     LINE_BYTES_MAX,
     LOG_IN_BUNDLE,
@@ -43,9 +43,6 @@ from refold.stores.jsonl.format import (
 from refold.stores.sqlite.file import BUNDLE_SUFFIX
 
 _logger = logging.getLogger("refold.stores")
-
-POSITION_MAX: Final = 2**62
-"""Beyond what a log can reach, and far enough from 64 bits that no append overflows them."""
 
 FindHead = Callable[[str], tuple[int, bytes] | None]
 """Returns a stream's version and chain after the last complete append, or None where there is no such stream."""
@@ -94,11 +91,7 @@ class _Place:
 
 
 class LinesCheck:
-    """Checks the lines of one log, from the header on.
-
-    Args:
-        find_head: the ends of streams, as the caller has them from the lines that were taken.
-    """
+    """Checks the lines of one log, from the header on; the caller has the ends of streams from the lines before."""
 
     def __init__(self, name: str, find_head: FindHead, find_payload: FindPayload) -> None:
         self._name = name
@@ -122,7 +115,6 @@ class LinesCheck:
 
     @property
     def in_append(self) -> bool:
-        """Whether the last line was one of an append that goes on."""
         return self._before_append is not None
 
     @property
@@ -136,14 +128,7 @@ class LinesCheck:
         return self._place.header
 
     def take(self, data: bytes) -> Checked:
-        """Return what is in the next line.
-
-        Args:
-            data: the line, with its end.
-
-        Raises:
-            LogFormatError: it is not what has to follow; the message names the line. Nothing was taken.
-        """
+        """Return what is in the next line, given with its end, or raise LogFormatError and take nothing."""
         place = self._place
         if place.header is None:
             place.header = header = decoded_header(data, self._name)
@@ -204,7 +189,6 @@ class LinesCheck:
         )
 
     def finish(self) -> None:
-        """Return if the lines may end here."""
         if self._place.header is None:
             raise LogFormatError(f"{self._name} is empty, so it is no log")
         if self.in_append or (self._place.header.export and not self._place.ended):
@@ -213,7 +197,6 @@ class LinesCheck:
             _logger.warning("blank lines of %s are skipped: %d", self._name, self._blank)
 
     def damaged(self, what: str) -> LogFormatError:
-        """Return the error for the next line."""
         return LogFormatError(f"{self._name}, line {self._place.line + 1}: {what}")
 
     def _take(self, data: bytes) -> Checked:
@@ -262,8 +245,12 @@ class LinesCheck:
         batch, chain = line.batch(), digest_of(line.chain)
         check_append((batch,), {})
         stream = batch.stream
-        head = self._heads.get(stream) or self.find_head(stream)
-        version, before = head if head is not None else (self._begins_behind(batch), first_chain(stream))
+        head = self._head(stream)
+        if head is not None:
+            version, before = head
+        else:
+            place = origin_in(batch, batch.expected_version + 1)
+            version, before = begins_behind(place, self._version_of), first_chain(stream)
         if batch.expected_version != version:
             raise ValueError(
                 f"version {line.version} of stream {stream!r} follows version {version}; a line is missing, or twice"
@@ -276,11 +263,12 @@ class LinesCheck:
             )
         return CheckedBatch(line.position, batch, chain)
 
-    def _begins_behind(self, batch: EncodedBatch) -> int:
-        """Return the version behind which a new stream begins: 0, or that of the event which a fork goes on from."""
-        place = origin_in(batch, batch.expected_version + 1)
-        origin = self._heads.get(place.stream) or self.find_head(place.stream) if place is not None else None
-        return place.version if place is not None and origin is not None and origin[0] >= place.version else 0
+    def _head(self, stream: str) -> tuple[int, bytes] | None:
+        return self._heads.get(stream) or self.find_head(stream)
+
+    def _version_of(self, stream: str) -> int:
+        head = self._head(stream)
+        return head[0] if head is not None else 0
 
     def _end(self, line: EndLine) -> None:
         place = self._place
@@ -317,14 +305,7 @@ def complete_appends(check: LinesCheck, source: BinaryIO) -> Iterator[list[Check
     """Give what each append holds, one append after the other; another line counts as an append of its own.
 
     Early versions of Refold wrote logs as text while they ran. One that died left half an append at the end, which was
-    never acknowledged and is left out.
-
-    Args:
-        check: takes the lines; the caller keeps what is given, so that the check finds it again.
-
-    Raises:
-        LogFormatError: a line is not what has to be there, or one is missing at the end.
-        OSError: the file cannot be read.
+    never acknowledged and is left out. The caller keeps what is given, so that the check finds it again.
     """
     append: list[Checked] = []
     lines = _lines(source)
@@ -449,7 +430,6 @@ class _Scan:
         self._found.events += events
 
     def _note(self, data: bytes, error: LogFormatError) -> None:
-        """Note a line that is wrong, and go on behind it."""
         is_end = isinstance(_decoded_or_none(data), EndLine)
         line = self._check.skip(data)
         if is_end and self._damage:
@@ -473,7 +453,7 @@ class _Scan:
             self._add(line.stream, line.version + len(line.events) - 1, chain, len(line.events))
 
     def _finish(self) -> None:
-        """Note what is missing at the end; half an append is what a writer leaves that died."""
+        """Half an append at the end is what a writer leaves that died."""
         if self._check.may_end_torn:
             self._check.give_up_append()
         try:
@@ -496,12 +476,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def open_lines(path: Path) -> BinaryIO:
-    """Open a text log, which is compressed where its name ends in `.gz`, and in an archive where it is a bundle.
-
-    Raises:
-        LogFormatError: it is no such archive.
-        OSError: it cannot be opened.
-    """
+    """Open a text log, which is compressed where its name ends in `.gz`, and in an archive where it is a bundle."""
     name = path.name.lower()
     if name.endswith(BUNDLE_SUFFIX):
         try:

@@ -12,8 +12,8 @@ from typing import Final
 
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import PayloadHash
-from refold.events.core.records import EncodedBatch, StoredEvent
-from refold.stores.event_store import ListedPayload, WholeLog
+from refold.events.core.records import StoredEvent, batch_of
+from refold.stores.event_store import ListedPayload, TellProgress, WholeLog, untold
 from refold.stores.jsonl.format import (
     FORMAT,
     LINE_BYTES_MAX,
@@ -37,6 +37,7 @@ async def exported_lines(
     streams: Collection[str] | None = None,
     payloads: Collection[PayloadHash] | None = None,
     until_position: int | None = None,
+    progress: TellProgress = untold,
 ) -> AsyncGenerator[bytes, None]:
     """Give the lines of a log, from the header to the end, each with its line end.
 
@@ -45,6 +46,7 @@ async def exported_lines(
         streams: only these, at the positions that they have, in an export that says so; None = all.
         payloads: only these of the payloads; None = all.
         until_position: only batches that begin at a position up to it; None = all.
+        progress: called with how many payloads were written, then with how many events were read.
 
     Raises:
         LogFormatError: the log is damaged: a batch is not whole, or a payload is not what its name says.
@@ -62,14 +64,15 @@ async def exported_lines(
     yield line
     async for line in _payload_lines(store, payloads):
         kept += 1
+        progress("payloads", kept, None)
         digest.update(line)
         yield line
     async for line in _tombstone_lines(store, streams):
         digest.update(line)
         yield line
-    async for batch in stored_batches(
-        store, until_position=end if until_position is None else min(end, until_position)
-    ):
+    until = end if until_position is None else min(end, until_position)
+    async for batch in stored_batches(store, until_position=until):
+        progress("events", batch[-1].position, until)
         if streams is not None and batch[0].stream not in streams:
             continue
         batches += 1
@@ -81,11 +84,7 @@ async def exported_lines(
 
 
 async def stored_batches(store: WholeLog, *, until_position: int) -> AsyncGenerator[list[StoredEvent], None]:
-    """Give the batches of all streams that begin at a position up to the given one, in order of position.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Give the batches of all streams that begin at a position up to the given one, in order of position."""
     batch: list[StoredEvent] = []
     async for event in _events(store):
         if event.version == event.batch:
@@ -177,17 +176,8 @@ def _batch_line(name: str, events: Sequence[StoredEvent]) -> bytes:
     first = events[0]
     if first.chain is None or first.pending is None:
         raise LogFormatError(f"the log {name} is damaged: the event at position {first.position} has no chain")
-    batch = EncodedBatch(
-        stream=first.stream,
-        expected_version=first.version - 1,
-        at=first.at,
-        events=tuple(event.data for event in events),
-        pending=first.pending,
-        correlation=first.correlation,
-        causation=first.causation,
-    )
     try:
-        line = batch_line(batch, first.position, first.chain)
+        line = batch_line(batch_of(events), first.position, first.chain)
     except UnicodeError as error:
         raise LogFormatError(f"the log {name} is damaged: an event at position {first.position}: {error}") from None
     return _bounded(line, f"the batch at position {first.position}")

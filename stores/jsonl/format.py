@@ -22,7 +22,7 @@ import msgspec
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import EventRef, PayloadHash, StreamName
 from refold.events.core.records import EncodedBatch, Snapshot
-from refold.stores.append_rules import BYTES_MAX
+from refold.stores.append_rules import BYTES_MAX, POSITION_MAX
 from refold.stores.event_store import Tombstone
 
 FORMAT: Final = 1
@@ -75,11 +75,6 @@ class BatchLine(_Line, frozen=True, kw_only=True, tag="batch"):
     more: bool = False
 
     def batch(self) -> EncodedBatch:
-        """Return what was appended.
-
-        Raises:
-            ValueError: an event is neither an object nor a string.
-        """
         return EncodedBatch(
             stream=self.stream,
             expected_version=self.version - 1,
@@ -119,11 +114,6 @@ class SnapshotLine(_Line, frozen=True, kw_only=True, tag="snapshot"):
     """In base64."""
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot.
-
-        Raises:
-            ValueError: something is no base64.
-        """
         return Snapshot(
             stream=self.stream,
             version=self.version,
@@ -143,11 +133,6 @@ class TombstoneLine(_Line, frozen=True, kw_only=True, tag="tombstone"):
     at: int
 
     def tombstone(self) -> Tombstone:
-        """Return the tombstone.
-
-        Raises:
-            ValueError: the chain is no digest.
-        """
         return Tombstone(
             position=self.position, stream=self.stream, version=self.version, chain=digest_of(self.chain), at=self.at
         )
@@ -185,7 +170,6 @@ def encoded(line: Line) -> bytes:
 
 
 def decoded(data: bytes) -> Line:
-    """Return the line in `data`, which ends with its line end."""
     if not data.endswith(b"\n"):
         raise ValueError("it is not complete: the file was cut short")
     if len(data) > LINE_BYTES_MAX:
@@ -201,11 +185,6 @@ def decoded(data: bytes) -> Line:
 
 
 def decoded_header(data: bytes, name: str) -> HeaderLine:
-    """Return the header in the first line of a file.
-
-    Args:
-        data: the line, with its end.
-    """
     if data.startswith(b"\xef\xbb\xbf"):
         raise LogFormatError(f"{name}, line 1: it begins with a byte order mark; save the file without one")
     try:
@@ -224,7 +203,7 @@ def decoded_header(data: bytes, name: str) -> HeaderLine:
     except ValueError as error:
         raise LogFormatError(f"{name}, line 1: the header is damaged: {error}") from None
     assert isinstance(header, HeaderLine)  # The tag was looked at above.
-    if header.format < 1 or not 0 <= header.removed_position <= 2**62:
+    if header.format < 1 or not 0 <= header.removed_position <= POSITION_MAX:
         raise LogFormatError(f"{name}, line 1: the header is damaged: a number in it cannot be")
     return header
 
@@ -278,7 +257,6 @@ def digest_of(text: str) -> bytes:
 
 
 def event_of(written: msgspec.Raw) -> bytes:
-    """Return an event as it was appended."""
     data = bytes(written)
     if data[:1] == b"{":
         return data

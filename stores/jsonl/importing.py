@@ -7,8 +7,10 @@ Memory holds one append at a time; the ends of streams are looked up in the new 
 into a temporary folder, which is how one is read.
 """
 
+import gzip
 import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
@@ -20,7 +22,7 @@ import msgspec
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import first_chain
-from refold.stores.event_store import Tombstone
+from refold.stores.event_store import TellProgress, Tombstone, untold
 from refold.stores.jsonl.check import Checked, CheckedBatch, CheckedPayload, LinesCheck, complete_appends, open_lines
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.append import (
@@ -68,28 +70,27 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the export says that streams were left out."""
 
 
-async def import_log(source: BinaryIO, name: str, log: str | os.PathLike[str]) -> ImportReport:
+async def import_log(
+    source: BinaryIO, name: str, log: str | os.PathLike[str], *, progress: TellProgress = untold
+) -> ImportReport:
     """Make a new SQLite log of the lines in `source`.
 
     Args:
         source: an open binary file; read in another thread, and left open.
         log: path of the new log. Nothing may be there, or an empty file.
+        progress: called from time to time, in another thread, with how many bytes of lines are taken, and of how many.
 
     Raises:
         LogFormatError: a line is not what has to be there; the message names it, and nothing was made.
         LogInUse: a runtime is about to make a log of the same name; nothing was made.
     """
     async with new_log(log) as unfinished:
-        return await _fill(unfinished, source, name, sqlite_file.absolute(log))
+        return await _fill(unfinished, source, name, sqlite_file.absolute(log), progress)
 
 
 @asynccontextmanager
 async def open_to_read(path: str | os.PathLike[str]) -> AsyncGenerator[SQLiteStore, None]:
-    """Give a log for reading; of a text log a copy in SQLite, in a temporary folder that is removed afterwards.
-
-    Raises:
-        LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
-    """
+    """Give a log for reading; of a text log a copy in SQLite, in a temporary folder that is removed afterwards."""
     if not is_text_log(path):
         async with await SQLiteStore.open(path, read_only=True) as store:
             yield store
@@ -107,13 +108,13 @@ async def open_to_read(path: str | os.PathLike[str]) -> AsyncGenerator[SQLiteSto
             yield store
 
 
-async def _fill(unfinished: Path, source: BinaryIO, name: str, log: Path) -> ImportReport:
+async def _fill(unfinished: Path, source: BinaryIO, name: str, log: Path, progress: TellProgress) -> ImportReport:
     failed = f"the log {log} cannot be made of {name}"
     await sqlite_file.create(unfinished)
     try:
         connection = await SQLiteConnection.open(sqlite_file.file_uri(unfinished, "mode=rw"))
         try:
-            filling = _Filling(source, name)
+            filling = _Filling(source, name, progress)
             await connection.run(filling.begin)
             while await connection.run(filling.take_some):
                 pass
@@ -127,8 +128,10 @@ async def _fill(unfinished: Path, source: BinaryIO, name: str, log: Path) -> Imp
 class _Filling:
     """Takes lines into the tables; all methods run in the connection's thread."""
 
-    def __init__(self, source: BinaryIO, name: str) -> None:
+    def __init__(self, source: BinaryIO, name: str, progress: TellProgress) -> None:
         self._name = name
+        self._progress = progress
+        self._bytes = _size_of(source)
         self._check = LinesCheck(name, self._find_head, self._find_payload)
         self._appends: Iterator[list[Checked]] = complete_appends(self._check, source)
         self._connection: sqlite3.Connection | None = None
@@ -144,11 +147,7 @@ class _Filling:
             connection.execute(pragma)
 
     def take_some(self, connection: sqlite3.Connection) -> bool:
-        """Take the next lines in one transaction, and return whether there may be more.
-
-        Raises:
-            LogFormatError: a line is damaged.
-        """
+        """Take the next lines in one transaction, and return whether there may be more."""
         goes_on = False
         enough = self._check.size_bytes + _BYTES_PER_STEP
         connection.execute("BEGIN IMMEDIATE")
@@ -162,6 +161,7 @@ class _Filling:
         except OSError as error:
             raise PersistenceError(f"{self._name} cannot be read: {error.strerror}") from error
         connection.execute("COMMIT")
+        self._progress("bytes", self._check.size_bytes, self._bytes)
         return goes_on
 
     def finish(self, connection: sqlite3.Connection, log: Path) -> ImportReport:
@@ -205,7 +205,7 @@ class _Filling:
         add_rows(rows, batch, stream, position, chain, pending)
         connection.executemany(ADD_EVENT, rows)
         version = batch.expected_version + len(batch.events)
-        connection.execute(MOVE_HEAD, (stream, version, chain, pending))
+        connection.execute(MOVE_HEAD, (version, chain, pending, stream))
         if len(self._heads) >= HEADS_CACHED_MAX:
             self._heads.clear()
         self._heads[batch.stream] = (stream, version, chain)
@@ -235,3 +235,12 @@ class _Filling:
 
     def _error(self, what: str) -> LogFormatError:
         return LogFormatError(f"{self._name}, line {self._check.lines}: {what}")
+
+
+def _size_of(source: BinaryIO) -> int | None:
+    """Return how many bytes of lines a file holds; None where its size does not say that: a pipe, or packed lines."""
+    try:
+        status = os.fstat(source.fileno())
+    except OSError:  # It is no file.
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) and not isinstance(source, gzip.GzipFile) else None

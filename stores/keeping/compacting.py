@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from refold.events.core.errors import PersistenceError
+from refold.stores.event_store import TellProgress, untold
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.store import SQLiteStore
 
@@ -35,13 +36,18 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def compact(
-    log: str | os.PathLike[str], *, wait_for_log_s: float = 0.0, allow_shared_folder: bool = False
+    log: str | os.PathLike[str],
+    *,
+    wait_for_log_s: float = 0.0,
+    allow_shared_folder: bool = False,
+    progress: TellProgress = untold,
 ) -> Compaction:
     """Make a log's file as small as what is in it; no runtime may own the log.
 
     Args:
         wait_for_log_s: how long to wait for a runtime to release the log.
         allow_shared_folder: as for `SQLiteStore.open`.
+        progress: called when the file begins to be written anew; SQLite does not say how far it is.
 
     Raises:
         LogInUse: a runtime owns the log.
@@ -57,6 +63,7 @@ async def compact(
         await store.empty_wal()
         before = path.stat().st_size
         require_room(path, before)
+        progress(f"{before:,} bytes are written anew", 0, None)
         await store.vacuum()
         wiped = await store.empty_wal()
     return Compaction(log=str(path), bytes_before=before, bytes_after=path.stat().st_size, wiped=wiped)
@@ -79,7 +86,7 @@ def require_room(log: Path, size: int) -> None:
 
 
 def _temporary_folder() -> Path:
-    """Return the folder in which SQLite makes temporary files."""
+    """Look where SQLite does."""
     named = (os.environ.get("SQLITE_TMPDIR"), os.environ.get("TMPDIR"), *_TEMPORARY)
     for name in filter(None, named):
         if os.path.isdir(name) and os.access(name, os.W_OK | os.X_OK):

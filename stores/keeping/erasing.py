@@ -16,7 +16,7 @@ import msgspec
 from refold.events.core.errors import WrongExpectedVersion
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import StreamHead
-from refold.stores.event_store import ErasableLog, EventStore
+from refold.stores.event_store import ErasableLog, EventStore, TellProgress, untold
 from refold.stores.forked import own_events
 from refold.stores.past_state import last_position
 
@@ -53,6 +53,7 @@ async def erase(
     at: int,
     kept: Collection[PayloadHash] = (),
     seen_to: int | None = None,
+    progress: TellProgress = untold,
 ) -> Erased:
     """Delete families of streams, and the payloads that only they name.
 
@@ -64,6 +65,7 @@ async def erase(
         at: the time, microseconds since the epoch, UTC.
         kept: payloads that stay in any case.
         seen_to: the position up to which the forks of the families are known; None = they have none.
+        progress: called from time to time with how many streams are deleted, and of how many.
 
     Raises:
         PersistenceError: the log cannot be read or written. What was deleted before stays deleted.
@@ -95,6 +97,7 @@ async def erase(
             continue
         erased.families += [family for family, _ in group]
         erased.events += sum(own[head.stream] for head in heads)
+        progress("streams", sum(map(len, erased.families)), len(own))
     erased.shared_payloads = len(shared)
     return erased
 
@@ -122,11 +125,6 @@ async def payloads_of(
     """Return the payloads that the events of streams name, or that these payloads name in turn.
 
     What events say is not known here, so each text that looks like the name of a payload counts as one.
-
-    Args:
-        store: the log.
-        family: names of the streams.
-        until_position: of the last event that counts; None = all.
     """
     found: set[PayloadHash] = set()
     for stream in family:
@@ -151,7 +149,6 @@ async def payloads_of(
 async def _named_beside(
     store: EventStore, payloads: Set[PayloadHash], doomed: Set[StreamName], until: int
 ) -> set[PayloadHash]:
-    """Return those of some payloads that other streams name in events up to a position."""
     shared: set[PayloadHash] = set()
     wanted = set(payloads)
     position = 0

@@ -15,16 +15,21 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from refold.stores.append_rules import BYTES_MAX
-from refold.stores.guarding.wal import FRAME_HEADER_BYTES, HEADER_BYTES, WalHeader, committed_frames, wal_header
+from refold.stores.event_store import TellProgress, untold
+from refold.stores.guarding.log_place import FRAME_HEADER_BYTES, HEADER_BYTES, WalHeader, committed_frames, wal_header
+from refold.stores.sqlite.file import PAGE_BYTES
 
 PAGES_COUNTED_MAX: Final = 1 << 24
 """Beyond so many pages, 64 GiB, it is not counted how many are missing."""
 
-PAGE_BYTES: Final = 4096
-"""Of the logs that Refold makes."""
+PAGE_SIZES: Final = (PAGE_BYTES, 4096)
+"""Of the logs that Refold makes, and of those that it made before."""
+
+_PAGES_LOOKED_AT: Final = 64
 
 _MAGIC: Final = b"SQLite format 3\0"
 _TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 13, 10, 2
+_KINDS: Final = (_INDEX_INTERIOR, 5, _INDEX_LEAF, _TABLE_LEAF)
 _ROW_BYTES_MAX: Final = BYTES_MAX + 65536
 _INTEGERS: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _FRAME: Final = struct.Struct(">6I")
@@ -60,11 +65,6 @@ class LogPages:
     """The pages of one log; close it with `close`."""
 
     def __init__(self, log: Path) -> None:
-        """Open the log and its WAL for reading.
-
-        Raises:
-            OSError: one cannot be read.
-        """
         wal = log.with_name(log.name + "-wal")
         self._descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -75,7 +75,7 @@ class LogPages:
             self.close()
             raise
         form = wal_header(data) or _assumed(data)
-        self.page_bytes = form.page_bytes if form is not None else _page_bytes(header)
+        self.page_bytes = form.page_bytes if form is not None else _page_bytes(header, self._descriptor)
         self._usable = self.page_bytes - (header[20] if len(header) > 20 and header[20] < 64 else 0)
         committed = {frame.page: frame.content for frame in committed_frames(data)}
         beyond = _all_frames(data, form) if form is not None else {}
@@ -91,11 +91,12 @@ class LogPages:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, progress: TellProgress = untold) -> Iterator[Row]:
         """Give the rows and entries of all pages that make sense, without the ends of those that are long."""
         for image, overlay in enumerate(self._images):
             pages = range(1, max(self._size // self.page_bytes, *overlay, 0) + 1) if not image else sorted(overlay)
             for page in pages:
+                progress("pages" if not image else "older pages", page, pages[-1])
                 content = self._page(image, page)
                 for cell in range(self._cells(content, page)[1]):
                     row = self._row(content, RowPlace(image, page, cell))
@@ -143,7 +144,6 @@ class LogPages:
             return b""
 
     def _body(self, image: int, page: bytes, offset: int, length: int, *, is_table: bool) -> bytes:
-        """Return what is in a cell, with what stands in pages of its own."""
         if length > _ROW_BYTES_MAX:
             raise MalformedPage("a row is longer than any")
         usable = self._usable
@@ -170,19 +170,32 @@ class LogPages:
         return body
 
 
-def _page_bytes(header: bytes) -> int:
+def _page_bytes(header: bytes, descriptor: int) -> int:
     size = int.from_bytes(header[16:18], "big")
     size = 65536 if size == 1 else size
     is_header = header.startswith(_MAGIC) and size >= 512 and not size & (size - 1)
-    return size if is_header else PAGE_BYTES
+    return size if is_header else _likely_page_bytes(descriptor)
+
+
+def _likely_page_bytes(descriptor: int) -> int:
+    """Return the size of a file's pages by where they begin: with the larger size, nothing begins in the middle."""
+    large, small = PAGE_SIZES
+    begins = (os.pread(descriptor, 8, small + number * large) for number in range(1, _PAGES_LOOKED_AT))
+    middles = [begin for begin in begins if len(begin) == 8]
+    pages = sum(begin[0] in _KINDS and int.from_bytes(begin[3:5], "big") < small // 4 for begin in middles)
+    return small if 2 * pages > len(middles) else large
 
 
 def _assumed(wal: bytes) -> WalHeader | None:
-    """Return what the header of a WAL must have said that is damaged, going by its first frame."""
-    if len(wal) < HEADER_BYTES + FRAME_HEADER_BYTES + PAGE_BYTES:
-        return None
-    _, _, *salts, _, _ = _FRAME.unpack_from(wal, HEADER_BYTES)
-    return WalHeader(PAGE_BYTES, (salts[0], salts[1]), (0, 0), "<")
+    """Return what the header of a WAL must have said that is damaged, going by its first frames."""
+    for size in PAGE_SIZES:
+        second = HEADER_BYTES + FRAME_HEADER_BYTES + size
+        if len(wal) < second:
+            continue
+        salts = _FRAME.unpack_from(wal, HEADER_BYTES)[2:4]
+        if len(wal) < second + FRAME_HEADER_BYTES or _FRAME.unpack_from(wal, second)[2:4] == salts:
+            return WalHeader(size, salts, (0, 0), "<")
+    return None
 
 
 def _all_frames(wal: bytes, form: WalHeader) -> dict[int, bytes]:

@@ -22,11 +22,7 @@ EVENTS_PER_PAGE: Final = 1_000
 
 
 async def traces_of(store: EventStore, streams: Sequence[StreamHead]) -> tuple[str, ...]:
-    """Return digests of batches of streams, spread evenly over them, in hexadecimal digits.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Return digests of batches of streams, spread evenly over them, in hexadecimal digits."""
     traces: list[str] = []
     for head in streams:
         version = 0
@@ -41,11 +37,7 @@ async def traces_of(store: EventStore, streams: Sequence[StreamHead]) -> tuple[s
 
 
 def remains(log: Path, traces: Sequence[str]) -> list[str]:
-    """Return the files of a log in which one of some traces stands; no store of this process may have the log open.
-
-    Raises:
-        PersistenceError: a file cannot be read.
-    """
+    """Return the files of a log in which one of some traces stands; no store of this process may have the log open."""
     wanted = [bytes.fromhex(trace) for trace in traces]
     files = [log, log.with_name(log.name + "-wal")]
     try:

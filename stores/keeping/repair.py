@@ -24,15 +24,14 @@ import msgspec
 from refold.events.core.errors import LogInUse, PersistenceError
 from refold.events.core.ids import EventRef, PayloadHash, StreamName
 from refold.events.core.records import EncodedBatch, first_chain, next_chain
-from refold.stores.append_rules import check_append
-from refold.stores.event_store import Tombstone
-from refold.stores.guarding.acknowledged import acknowledged
+from refold.stores.append_rules import POSITION_MAX, check_append
+from refold.stores.event_store import TellProgress, Tombstone, untold
+from refold.stores.guarding.log_place import acknowledged
 from refold.stores.guarding.trusted_files import require_log_trusted
 from refold.stores.jsonl.format import FORMAT, EndLine, HeaderLine, batch_line, encoded, payload_line, tombstone_line
 from refold.stores.jsonl.importing import import_log
 from refold.stores.keeping.pages import LogPages, Row, RowPlace
 from refold.stores.sqlite import file as sqlite_file
-from refold.stores.sqlite.append import POSITION_MAX
 from refold.stores.sqlite.inbox import InboxFile
 from refold.stores.sqlite.new_log import new_log
 from refold.stores.sqlite.ownership import log_owner
@@ -99,7 +98,11 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def repair_log(
-    log: str | os.PathLike[str], new: str | os.PathLike[str], *, payloads_of: PayloadsOf
+    log: str | os.PathLike[str],
+    new: str | os.PathLike[str],
+    *,
+    payloads_of: PayloadsOf,
+    progress: TellProgress = untold,
 ) -> RepairReport:
     """Save what is whole of a log in a new log, and say what is lost; nothing of the log is changed.
 
@@ -107,6 +110,7 @@ async def repair_log(
         log: the damaged log, which no runtime has open.
         new: path of the new log. Nothing may be there, or an empty file.
         payloads_of: which payloads an event needs; one that cannot be decoded needs none.
+        progress: called from time to time, in another thread, with what is counted, how many are done, and of how many.
 
     Raises:
         ConfigError: a path names no file, or something is at that of the new log.
@@ -127,11 +131,11 @@ async def repair_log(
             tempfile.TemporaryFile(dir=folder) as lines,
         ):
             try:
-                salvage = await asyncio.to_thread(_salvaged, path, lines, folder, payloads_of)
+                salvage = await asyncio.to_thread(_salvaged, path, lines, folder, payloads_of, progress)
             except OSError as error:
                 raise PersistenceError(f"the log {path} cannot be repaired: {error.strerror}") from error
             made = Path(folder, "events.db")
-            report = await import_log(lines, f"what is whole of {path}", made)
+            report = await import_log(lines, f"what is whole of {path}", made, progress=progress)
             await _keep_values(made, salvage.values)
             os.replace(made, unfinished)
     return msgspec.structs.replace(
@@ -179,7 +183,7 @@ def _waiting(log: Path) -> int | None:
     return int(waiting) if lines == [("ok",)] else None
 
 
-def _salvaged(log: Path, lines: BinaryIO, folder: str, payloads_of: PayloadsOf) -> _Salvaged:
+def _salvaged(log: Path, lines: BinaryIO, folder: str, payloads_of: PayloadsOf, progress: TellProgress) -> _Salvaged:
     with (
         closing(LogPages(log)) as pages,
         closing(sqlite3.connect(Path(folder, "scratch"), isolation_level=None)) as scratch,
@@ -188,7 +192,7 @@ def _salvaged(log: Path, lines: BinaryIO, folder: str, payloads_of: PayloadsOf) 
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = MEMORY"):
             scratch.execute(f"PRAGMA {pragma}")
         scratch.executescript(_SCRATCH)
-        return _Salvage(log, pages, scratch, spool, payloads_of).run(lines)
+        return _Salvage(log, pages, scratch, spool, payloads_of).run(lines, progress)
 
 
 class _Salvage:
@@ -210,14 +214,16 @@ class _Salvage:
         """Of the forks among the streams: what each goes on from."""
         self._lost_payloads: set[str] = set()
 
-    def run(self, lines: BinaryIO) -> _Salvaged:
+    def run(self, lines: BinaryIO, progress: TellProgress) -> _Salvaged:
         self._scratch.execute("BEGIN")
-        for row in self._pages.rows():
+        for row in self._pages.rows(progress):
             self._note(row)
         self._scratch.execute("CREATE INDEX by_stream ON events (stream, version)")
         end = self._last_position()
         self._drop_deleted()
-        for (stream,) in self._scratch.execute("SELECT DISTINCT stream FROM events ORDER BY stream").fetchall():
+        streams = self._scratch.execute("SELECT DISTINCT stream FROM events ORDER BY stream").fetchall()
+        for done, (stream,) in enumerate(streams):
+            progress("streams", done, len(streams))
             self._take_stream(stream)
         self._drop_forks()
         self._note_missing_streams()
@@ -355,18 +361,16 @@ class _Salvage:
 
     def _drop_forks(self) -> None:
         """Leave out the forks of which the beginning is lost, and those that go on from these."""
-        lost = {
+        while lost := {
             stream: origin for stream, (origin, version) in self._origins.items() if self._kept.get(origin, 0) < version
-        }
-        for stream, origin in lost.items():
-            del self._origins[stream]
-            rows = self._scratch.execute("SELECT DISTINCT name FROM batches WHERE stream = ?", (stream,)).fetchall()
-            for (name,) in rows:
-                reason = f"what it goes on from, in {origin}, is lost"
-                self._cut.append(CutStream(stream=name, kept=0, lost_to=self._kept.pop(name), reason=reason))
-            self._scratch.execute("DELETE FROM batches WHERE stream = ?", (stream,))
-        if lost:
-            self._drop_forks()
+        }:
+            for stream, origin in lost.items():
+                del self._origins[stream]
+                rows = self._scratch.execute("SELECT DISTINCT name FROM batches WHERE stream = ?", (stream,)).fetchall()
+                for (name,) in rows:
+                    reason = f"what it goes on from, in {origin}, is lost"
+                    self._cut.append(CutStream(stream=name, kept=0, lost_to=self._kept.pop(name), reason=reason))
+                self._scratch.execute("DELETE FROM batches WHERE stream = ?", (stream,))
 
     def _batch(
         self, name: str, stream: int, version: int, chain: bytes, after_position: int
@@ -442,7 +446,6 @@ class _Salvage:
         }
 
     def _is_free(self, first: int, last: int) -> bool:
-        """Tell whether no other batch is at these positions."""
         if not 0 < first <= last <= POSITION_MAX:
             return False
         before = self._scratch.execute(
@@ -470,7 +473,6 @@ class _Salvage:
     # The new log
 
     def _write(self, lines: BinaryIO, removed_position: int) -> int:
-        """Write an export of what is kept, and return how many tombstones it has."""
         digest = hashlib.sha256()
 
         def write(line: bytes) -> None:

@@ -7,16 +7,16 @@ writes nothing; and after an error the log itself is asked whether the append is
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from refold.events.core.errors import LogFormatError, LogInUse, StreamDeleted, WrongExpectedVersion
+from refold.events.core.errors import LogFormatError, LogInUse, PersistenceError, StreamDeleted, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StreamHead, first_chain, next_chain
-from refold.stores.append_rules import FaultPoint
-from refold.stores.forked import forks_at
-from refold.stores.guarding.acknowledged import Acknowledged
-from refold.stores.guarding.log_place import LogPlace
+from refold.stores.append_rules import POSITION_MAX, FaultPoint
+from refold.stores.forked import begins_behind, forks_at
+from refold.stores.guarding.log_place import Acknowledged, LogPlace
 from refold.stores.sqlite.connection import persistence_error, primary_code
 
 HEADS_CACHED_MAX: Final = 20_000
@@ -25,10 +25,10 @@ HEADS_CACHED_MAX: Final = 20_000
 WAL_BYTES_EXPECTED_MAX: Final = 64 * 1024 * 1024
 """Size of a WAL that is checked in as it should be; beyond it the log warns."""
 
-POSITION_MAX: Final = 2**62
-"""Beyond what a log can reach, and far enough from 64 bits that no append overflows them."""
-
 APPENDS_PER_LOOK_AT_WAL: Final = 1000
+
+EMPTYING_TRIES: Final = 20
+"""How often it is waited for that another process empties the WAL."""
 
 _logger = logging.getLogger("refold.stores")
 
@@ -37,23 +37,24 @@ _OWN_LOG: Final = """
 """
 FIND_HEAD: Final = "SELECT id, version, chain, pending FROM streams WHERE name = ?"
 ADD_STREAM: Final = "INSERT INTO streams (name, version, chain, pending) VALUES (?, 0, ?, '')"
-MOVE_HEAD: Final = "UPDATE streams SET version = ?2, chain = ?3, pending = ?4 WHERE id = ?1"
+MOVE_HEAD: Final = "UPDATE streams SET version = ?, chain = ?, pending = ? WHERE id = ?"
 ADD_EVENT: Final = """
     INSERT INTO events (position, stream, version, batch, at, data, correlation, causation, chain, pending)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 ADD_PAYLOAD: Final = "INSERT INTO payloads (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_MEND_PAYLOAD: Final = "UPDATE payloads SET data = ? WHERE hash = ? AND data IS NOT ?"
 SNAPSHOT_ROW_BYTES: Final = 256 * 1024
 """A longer snapshot lies in several rows, each written by itself, so that an append waits for none of them long."""
 
 # The first part lies under the stream's id, the others under the negative numbers -(id * 1024 + part).
 _KEEP_SNAPSHOT: Final = """
     INSERT OR REPLACE INTO snapshots (stream, version, chain, fold_version, state)
-    SELECT CASE WHEN ?1 THEN -(id * 1024 + ?1) ELSE id END, ?2, ?3, ?4, ?5 FROM streams WHERE name = ?6
+    SELECT CASE WHEN ? THEN -(id * 1024 + ?) ELSE id END, ?, ?, ?, ? FROM streams WHERE name = ?
 """
 _DROP_SNAPSHOT_PARTS: Final = """
-    DELETE FROM snapshots WHERE stream >= (SELECT -(id * 1024 + 1023) FROM streams WHERE name = ?1)
-    AND stream <= (SELECT -(id * 1024 + ?2) FROM streams WHERE name = ?1)
+    DELETE FROM snapshots WHERE stream >= (SELECT -(id * 1024 + 1023) FROM streams WHERE name = ?)
+    AND stream <= (SELECT -(id * 1024 + ?) FROM streams WHERE name = ?)
 """
 
 # Made with the first tombstone. It is no part of the schema, so that every Refold reads the file.
@@ -62,9 +63,9 @@ ADD_TOMBSTONE: Final = "INSERT INTO tombstones (position, name, version, chain, 
 _IS_DELETED: Final = "SELECT 1 FROM tombstones WHERE name = ?"
 _LAST_OF_STREAM: Final = "SELECT max(position) FROM events WHERE stream = ?"
 _DELETE_STREAM: Final = (
-    "DELETE FROM snapshots WHERE stream = ?1 OR stream BETWEEN -(?1 * 1024 + 1023) AND -(?1 * 1024 + 1)",
-    "DELETE FROM events WHERE stream = ?1",
-    "DELETE FROM streams WHERE id = ?1",
+    "DELETE FROM snapshots WHERE stream = ? OR stream BETWEEN -(? * 1024 + 1023) AND -(? * 1024 + 1)",
+    "DELETE FROM events WHERE stream = ?",
+    "DELETE FROM streams WHERE id = ?",
 )
 _NAMES_PAYLOAD: Final = "SELECT 1 FROM events WHERE position > ? AND instr(data, ?) LIMIT 1"
 _FORKS: Final = """
@@ -97,16 +98,7 @@ class LogWriter:
         self._appends = 0
 
     def append(self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes]) -> list[Appended]:
-        """Write everything in one transaction and return where each batch is.
-
-        Raises:
-            WrongExpectedVersion: a stream is at another version; nothing was written.
-            StreamDeleted: a stream was deleted; nothing was written.
-            LogInUse: the log has a newer owner; nothing was written.
-            LogFormatError: the log is damaged; nothing was written.
-            PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
-                whether the append may nevertheless be in.
-        """
+        """Write everything in one transaction and return where each batch is."""
         connection = self._connection
         appended: list[Appended] = []
         committing = False
@@ -135,16 +127,26 @@ class LogWriter:
         return appended
 
     def _begin(self) -> None:
-        self._place.require_wal(self._wal_frames)
+        try:
+            self._place.require_wal(self._wal_frames)
+        except PersistenceError:
+            with suppress(sqlite3.Error, LogFormatError):
+                self._last_position()  # Raises LogInUse where another process has the log, and has emptied the WAL.
+            raise
         self._connection.execute("BEGIN IMMEDIATE")
 
     def _wal_frames(self) -> int:
-        """Return how many frames SQLite takes the WAL to have."""
-        try:
-            _, frames, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.OperationalError:  # It cannot read what it has written there.
-            return 1
-        return int(frames)
+        for _ in range(EMPTYING_TRIES):
+            try:
+                _, frames, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            except sqlite3.OperationalError:  # It cannot read what it has written there.
+                return 1
+            if frames >= 0:
+                return int(frames)
+            # Another process, which had the log before, is just emptying it, and lets no other write until it has.
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("ROLLBACK")
+        raise PersistenceError(f"another process keeps the WAL of {self._log} locked; try again")
 
     def _log_bytes(self) -> int:
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
@@ -154,7 +156,6 @@ class LogWriter:
     def _insert(
         self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes], appended: list[Appended]
     ) -> dict[str, _Head]:
-        """Insert all rows, add each batch's place to `appended`, and return the new ends of the streams."""
         position = self._last_position() + 1
         heads: dict[str, _Head] = {}
         rows: list[EventRow] = []
@@ -162,7 +163,7 @@ class LogWriter:
             stream = batch.stream
             stream_id, version, chain, _ = heads.get(stream) or self._heads.get(stream) or self._find_or_add(stream)
             if batch.begins_fork and not version:
-                version = self._begins_behind(batch)
+                version = begins_behind(forks_at(batch), self._version_of)
             elif batch.begins_fork:
                 raise WrongExpectedVersion(stream, 0, version)
             if version != batch.expected_version:
@@ -175,10 +176,20 @@ class LogWriter:
             appended.append(Appended(stream=stream, position=position, version=version, chain=chain))
             position += len(batch.events)
         self._execute_for_each(ADD_EVENT, rows)
-        self._execute_for_each(MOVE_HEAD, list(heads.values()))
+        self._execute_for_each(MOVE_HEAD, [(*place, stream_id) for stream_id, *place in heads.values()])
         if payloads:
-            self._connection.executemany(ADD_PAYLOAD, payloads.items())
+            self._add_payloads(payloads)
         return heads
+
+    def _add_payloads(self, payloads: Mapping[PayloadHash, bytes]) -> None:
+        """Add those that are not there, and write anew those whose bytes are others there: these hash to the names."""
+        added = self._connection.executemany(ADD_PAYLOAD, payloads.items()).rowcount
+        if added == len(payloads):
+            return
+        rows = [(data, name, data) for name, data in payloads.items()]
+        mended = self._connection.executemany(_MEND_PAYLOAD, rows).rowcount
+        if mended:
+            _logger.warning("%s: %d damaged payloads were given again and are written anew", self._log, mended)
 
     def _last_position(self) -> int:
         row = self._connection.execute(_OWN_LOG).fetchone()
@@ -209,11 +220,8 @@ class LogWriter:
         assert stream_id is not None
         return stream_id, 0, chain, ""
 
-    def _begins_behind(self, batch: EncodedBatch) -> int:
-        """Return the version that a new fork goes on from; 0 = the log does not have it."""
-        place = forks_at(batch)
-        row = self._connection.execute(FIND_HEAD, (place.stream,)).fetchone() if place is not None else None
-        return place.version if place is not None and row is not None and row[1] >= place.version else 0
+    def _version_of(self, stream: str) -> int:
+        return self._stored_end(stream)[0]
 
     def _watch_wal(self) -> None:
         """Say so, now and then, if the WAL grows without end, which costs disk and makes every read slower."""
@@ -234,15 +242,10 @@ class LogWriter:
             raise sqlite3.IntegrityError(f"{changed} rows changed where {len(rows)} were to change")
 
     def save_snapshot(self, snapshot: Snapshot, part: int = 0, parts: int = 1) -> None:
-        """Keep a part of a snapshot in place of an earlier one's, without a wait for the disk; the first comes last.
-
-        Raises:
-            LogInUse: the log has a newer owner; nothing was written.
-            PersistenceError: SQLite failed; the snapshot may be missing, or the earlier one may be there.
-        """
+        """Keep a part of a snapshot in place of an earlier one's, without a wait for the disk; the first comes last."""
         connection = self._connection
         state = snapshot.state[part * SNAPSHOT_ROW_BYTES : (part + 1) * SNAPSHOT_ROW_BYTES]
-        row = (part, snapshot.version, snapshot.chain, snapshot.fold_version, state, snapshot.stream)
+        row = (part, part, snapshot.version, snapshot.chain, snapshot.fold_version, state, snapshot.stream)
         try:
             # Losing a cache with the power is no loss, so this commit alone is not synchronised.
             (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
@@ -252,7 +255,7 @@ class LogWriter:
                 self._last_position()
                 connection.execute(_KEEP_SNAPSHOT, row)
                 if part == 0:
-                    connection.execute(_DROP_SNAPSHOT_PARTS, (snapshot.stream, parts))
+                    connection.execute(_DROP_SNAPSHOT_PARTS, (snapshot.stream, parts, snapshot.stream))
                 connection.execute("COMMIT")
                 self._place.require_both(self._log_bytes)  # Or the next look would take these frames for others'.
             except BaseException:
@@ -265,13 +268,7 @@ class LogWriter:
             raise persistence_error(error, failed, outcome_unknown=True) from error
 
     def change_beside(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Change tables beside appends, in one transaction of their own.
-
-        Raises:
-            LogInUse: the log has a newer owner; nothing was written.
-            PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
-                whether the change may nevertheless be in.
-        """
+        """Change tables beside appends, in one transaction of their own."""
         committing = False
         try:
             self._begin()
@@ -290,13 +287,7 @@ class LogWriter:
     def delete_streams(
         self, streams: Sequence[StreamHead], payloads: Iterable[PayloadHash], after_position: int, at: int
     ) -> int:
-        """Delete streams and payloads in one transaction, and return how many payloads went; see `ErasableLog`.
-
-        Raises:
-            WrongExpectedVersion: a stream has another end, or a new fork; nothing was deleted.
-            LogInUse: the log has a newer owner; nothing was deleted.
-            PersistenceError: as `change_beside`.
-        """
+        """Delete streams and payloads in one transaction, and return how many payloads went; see `ErasableLog`."""
         gone = 0
 
         def delete(connection: sqlite3.Connection) -> None:
@@ -308,7 +299,7 @@ class LogWriter:
                     raise WrongExpectedVersion(head.stream, head.version, row[1] if row is not None else 0)
                 (position,) = connection.execute(_LAST_OF_STREAM, (row[0],)).fetchone()
                 for statement in _DELETE_STREAM:
-                    connection.execute(statement, (row[0],))
+                    connection.execute(statement, (row[0],) * statement.count("?"))
                 connection.execute(ADD_TOMBSTONE, (position, head.stream, head.version, head.chain, at))
                 connection.execute(_NOTE_REMOVED, (position,))
             for head in streams:  # Those that are deleted with it are gone by now.
@@ -335,7 +326,6 @@ class LogWriter:
         return not busy
 
     def vacuum(self) -> None:
-        """Write the whole file anew, without the room that deleted rows left."""
         # SQLite attaches a copy; in a file, since a log may be larger than memory, which is unlinked once it is open.
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)
         self._connection.execute("PRAGMA temp_store = FILE")
@@ -355,12 +345,7 @@ class LogWriter:
     def _raise_unless_in(
         self, error: sqlite3.Error, batches: Sequence[EncodedBatch], appended: Sequence[Appended] | None
     ) -> None:
-        """Return if the append is in the log in spite of the error, else raise what is known about it.
-
-        Args:
-            batches: what was to be appended.
-            appended: where the batches are if the COMMIT that failed took effect; None before the COMMIT.
-        """
+        """Return if the append is in the log in spite of the error, else raise what is known about it."""
         outcome: _Outcome
         try:
             self._forget_and_roll_back()

@@ -10,14 +10,14 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard, cast
 from urllib.parse import quote
 
 from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
-from refold.stores.guarding.acknowledged import HEAD_SUFFIX, Acknowledged, acknowledged, forget_acknowledged
+from refold.stores.guarding.log_place import HEAD_SUFFIX, Acknowledged, acknowledged, forget_acknowledged
 from refold.stores.guarding.trusted_files import whose
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, primary_code
 from refold.stores.sqlite.ownership import log_owner
@@ -41,6 +41,12 @@ APPLICATION_ID: Final = 0x52464C44
 FORMAT_VERSION: Final = 1
 """The file's `user_version`: raised with each migration."""
 
+PAGE_BYTES: Final = 8192
+"""Of a page in a log that is made, which two or three messages of 1 kB fill; of logs made before it are 4096."""
+
+_WAL_BYTES_TO_COPY: Final = 4 * 1024 * 1024
+"""Of pages in the WAL, which the writer then copies into the file."""
+
 SQLITE_VERSION_MIN: Final = (3, 37, 0)
 """First SQLite with STRICT tables (2021)."""
 
@@ -57,7 +63,7 @@ MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {}
 
 _SYNCHRONOUS: Mapping[Durability, str] = {"full": "FULL", "normal": "NORMAL"}
 
-_PRAGMAS_ALWAYS: Final = (
+PRAGMAS_ALWAYS: Final = (
     # A schema can hold expressions that run when we read; those of a hostile file must not call anything dangerous.
     "PRAGMA trusted_schema = OFF",
     # Finds damaged pages before they are used.
@@ -75,8 +81,6 @@ _PRAGMAS_ALWAYS: Final = (
 _PRAGMAS_WRITING: Final = (
     # Deleted means gone: freed space is overwritten with zeros.
     "PRAGMA secure_delete = ON",
-    # 4 MiB of pages, then the writer copies them into the file.
-    "PRAGMA wal_autocheckpoint = 1000",
     # A WAL that a slow reader made grow is cut back to 64 MiB when it is next begun anew.
     "PRAGMA journal_size_limit = 67108864",
 )
@@ -105,7 +109,6 @@ def known_fault(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> 
 
 
 def require_path(path: str | os.PathLike[str]) -> None:
-    """Raise if no file can have the path."""
     text = os.fspath(path)
     if text in ("", ":memory:"):
         raise ConfigError(f"{text!r} names no file; use InMemoryStore for a log in memory")
@@ -119,6 +122,13 @@ def require_path(path: str | os.PathLike[str]) -> None:
 
 def is_text_log(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).lower().endswith(TEXT_LOG_SUFFIXES)
+
+
+def is_bundle(log: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Return whether a log is named as a bundle is."""
+    if not isinstance(log, str | os.PathLike):
+        return False
+    return os.fspath(cast("str | os.PathLike[str]", log)).lower().endswith(BUNDLE_SUFFIX)
 
 
 def require_no_text_log(path: str | os.PathLike[str]) -> None:
@@ -143,7 +153,6 @@ def resolved(path: str | os.PathLike[str]) -> Path:
 
 
 def look_at(log: Path) -> FileKind:
-    """Return what is at the path, without opening it."""
     status = _status(log)
     if status is None:
         return "missing"
@@ -157,7 +166,6 @@ def look_at(log: Path) -> FileKind:
 
 
 def _status(log: Path) -> os.stat_result | None:
-    """Return what the file system says of the path, or None if there is nothing in a folder that is there."""
     try:
         return log.lstat()
     except FileNotFoundError:
@@ -213,40 +221,33 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 async def examine(log: Path, connect: Connect = SQLiteConnection.open) -> None:
-    """Return if the file is a log that this Refold reads; leave no trace either way.
-
-    Raises:
-        LogFormatError: it is not ours, is damaged, or comes from a newer Refold.
-        PersistenceError: it cannot be read.
-    """
+    """Return if the file is a log that this Refold reads; leave no trace either way."""
     try:
-        await _examine_through(file_uri(log, "immutable=1"), log, connect)
+        await _looked_at(log, "immutable=1", check_format, connect)
     except LogFormatError as error:
         # A process that died in the middle of a checkpoint leaves a file that makes sense only with its WAL.
         cause = error.__cause__
         damaged = isinstance(cause, sqlite3.Error) and primary_code(cause) in _DAMAGED
         if not (damaged and _is_beside(log, "-wal")):
             raise
-        await _examine_through(file_uri(log, "mode=ro"), log, connect)
+        await _looked_at(log, "mode=ro", check_format, connect)
 
 
-async def _examine_through(uri: str, log: Path, connect: Connect) -> None:
+async def _looked_at(
+    log: Path, options: str, look: Callable[[sqlite3.Connection, Path], None], connect: Connect
+) -> None:
     try:
-        connection = await connect(uri)
+        connection = await connect(file_uri(log, options))
     except sqlite3.Error as error:
         raise persistence_error(error, f"the log {log} cannot be opened") from error
     try:
-        await connection.run(lambda connection: check_format(connection, log))
+        await connection.run(lambda opened: look(opened, log))
     finally:
         await connection.close()
 
 
 def acknowledged_end(log: Path) -> Acknowledged | None:
-    """Return the last batch that had been acknowledged when the log was last open; None = that is not known.
-
-    Raises:
-        PersistenceError: what says so cannot be read.
-    """
+    """Return the last batch that had been acknowledged when the log was last open; None = that is not known."""
     try:
         return acknowledged(log)
     except OSError as error:
@@ -257,21 +258,10 @@ async def look_through(log: Path, connect: Connect = SQLiteConnection.open) -> N
     """Return if a log that we own has what it had when it was last open, as far as a quick look tells; change nothing.
 
     The look is bounded: the table that says which runs are open, with its indexes, and a small log as a whole.
-
-    Raises:
-        LogFormatError: it is damaged, or lacks what had been acknowledged.
-        PersistenceError: it cannot be read.
     """
     end = acknowledged_end(log)
     options = "mode=ro" if _is_beside(log, "-wal") else "immutable=1"
-    try:
-        connection = await connect(file_uri(log, options))
-    except sqlite3.Error as error:
-        raise persistence_error(error, f"the log {log} cannot be opened") from error
-    try:
-        await connection.run(lambda opened: _look_through(opened, log, end))
-    finally:
-        await connection.close()
+    await _looked_at(log, options, partial(_look_through, end=end), connect)
 
 
 def _look_through(connection: sqlite3.Connection, log: Path, end: Acknowledged | None) -> None:
@@ -284,7 +274,7 @@ def _look_through(connection: sqlite3.Connection, log: Path, end: Acknowledged |
         return steps_left < 0
 
     try:
-        for pragma in _PRAGMAS_ALWAYS:
+        for pragma in PRAGMAS_ALWAYS:
             connection.execute(pragma)
         check_format(connection, log)
         missing = missing_end(connection, end)
@@ -330,11 +320,7 @@ def is_unread_wal(error: PersistenceError, log: Path) -> bool:
 
 
 def copied_with_wal(log: Path, folder: Path) -> Path:
-    """Copy a log that no process owns, and its WAL, into a folder; return the copy's path.
-
-    Raises:
-        PersistenceError: there is no room, or a file cannot be read.
-    """
+    """Copy a log that no process owns, and its WAL, into a folder; return the copy's path."""
     copy = folder / log.name
     try:
         shutil.copyfile(log, copy)
@@ -348,11 +334,6 @@ def copied_with_wal(log: Path, folder: Path) -> Path:
 
 
 def check_format(connection: sqlite3.Connection, log: Path) -> None:
-    """Return if the connection's file is a log that this Refold reads.
-
-    Raises:
-        PersistenceError: it cannot be read.
-    """
     try:
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -452,6 +433,7 @@ async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
 
 def _create_tables(connection: sqlite3.Connection, log: Path) -> None:
     connection.execute("PRAGMA encoding = 'UTF-8'")
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(
         f"BEGIN IMMEDIATE;\n{schema_script()}\n"
@@ -461,11 +443,14 @@ def _create_tables(connection: sqlite3.Connection, log: Path) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection, log: Path) -> None:
-    """Let the file have a WAL."""
     # Read to its end: only there does SQLite say that the change could not be written.
     ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
     if mode != "wal":
         raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
+
+
+GIVEN_UP: Final = -1
+"""Among the incarnations that are ours: no caller waits for this opening any more; another one may have come since."""
 
 
 def prepare_for_writing(
@@ -484,23 +469,22 @@ def prepare_for_writing(
     Args:
         durability: what an acknowledged append survives.
         ours: incarnations of which the log may have one, if we have owned it all the time: the last one, and those of
-            openings that failed. The new one is added before it is written.
+            openings that failed. The new one is added before it is written, which is refused if `GIVEN_UP` is there.
         fault: called at the point `opening.folder_synced`, and at `opening.wal_synced` if there was a WAL that held
             anything.
-
-    Raises:
-        LogFormatError: as `check_format`.
     """
     try:
         # Who made, moved or restored the file may have died before its name was on the disk.
         synchronise(log.parent)
         fault("opening.folder_synced")
-        for pragma in _PRAGMAS_ALWAYS:
+        for pragma in PRAGMAS_ALWAYS:
             connection.execute(pragma)
         _limit(connection)
         check_format(connection, log)
         for pragma in _PRAGMAS_WRITING:
             connection.execute(pragma)
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_BYTES_TO_COPY // page_bytes}")
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
         _switch_to_wal(connection, log)
         connection.execute("BEGIN IMMEDIATE")  # So that a connection of ours that hangs does not write it meanwhile.
@@ -510,11 +494,12 @@ def prepare_for_writing(
         _migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         incarnation = _incarnation(connection, log)
-        if ours and incarnation not in ours:
+        known = not ours or incarnation in ours
+        if ours is not None and known:
+            ours.add(incarnation + 1)
+        if not known or (ours and GIVEN_UP in ours):
             connection.execute("ROLLBACK")
             raise LogInUse(str(log), pid=None, host=None)
-        if ours is not None:
-            ours.add(incarnation + 1)
         connection.execute("UPDATE log SET incarnation = ?", (incarnation + 1,))
         connection.execute("COMMIT")
     except sqlite3.Error as error:
@@ -534,14 +519,9 @@ def _incarnation(connection: sqlite3.Connection, log: Path) -> int:
 
 
 def prepare_for_reading(connection: sqlite3.Connection, log: Path) -> None:
-    """Examine the file through a connection that only reads, and make it give texts as bytes.
-
-    Raises:
-        LogFormatError: as `check_format`.
-        PersistenceError: the file cannot be read.
-    """
+    """Examine the file through a connection that only reads, and make it give texts as bytes."""
     try:
-        for pragma in _PRAGMAS_ALWAYS:
+        for pragma in PRAGMAS_ALWAYS:
             connection.execute(pragma)
         connection.execute("PRAGMA query_only = ON")
         _limit(connection)

@@ -25,10 +25,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from refold.events.core.errors import CommandRejected, LogFormatError, PersistenceError
+from refold.stores.guarding.log_place import status_of
 from refold.stores.guarding.trusted_files import INBOX_SUFFIX, require_inbox_trusted
 from refold.stores.sqlite import file as sqlite_file
-from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code
-from refold.stores.sqlite.serial_worker import settled
+from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code, settled
 
 T = TypeVar("T")
 
@@ -69,11 +69,7 @@ CREATE TABLE commands (
 _INDEX: Final = "CREATE INDEX commands_waiting ON commands (session, id) WHERE outcome IS NULL"
 
 _PRAGMAS: Final = (
-    "PRAGMA trusted_schema = OFF",
-    "PRAGMA cell_size_check = ON",
-    "PRAGMA mmap_size = 0",
-    "PRAGMA busy_timeout = 5000",
-    "PRAGMA temp_store = MEMORY",
+    *sqlite_file.PRAGMAS_ALWAYS,
     "PRAGMA secure_delete = ON",
     # A transaction ends when its journal is deleted. With FULL the journal may come back after a power cut, and take
     # back what was acknowledged.
@@ -208,8 +204,7 @@ class InboxFile:
     async def sessions_waiting(self, *, performed: bool = False) -> list[str]:
         """Return the sessions that have rows without an outcome, the one with the oldest row first.
 
-        Args:
-            performed: also those whose rows all have one.
+        `performed` gives also those whose rows all have one.
         """
 
         def select(connection: sqlite3.Connection) -> list[str]:
@@ -256,15 +251,19 @@ class InboxFile:
 
         return bool(await self._run(delete, "cannot be changed", writing=True))
 
-    async def forget(self, sessions: Sequence[str], *, keep: RowName | None = None) -> int:
-        """Remove all rows of sessions, performed or not, save `keep`; return how many there were."""
+    async def forget(self, sessions: Sequence[str], *, kept: bytes) -> int:
+        """Remove the rows of sessions, performed or not; return how many there were.
+
+        Args:
+            sessions: their names.
+            kept: how the commands and outcomes begin whose rows stay.
+        """
         if self._status() is None:
             return 0
 
         def delete(connection: sqlite3.Connection) -> int:
-            kept = keep.id if keep is not None else 0
-            rows = [(session, kept) for session in sessions]
-            return connection.executemany("DELETE FROM commands WHERE session = ? AND id <> ?", rows).rowcount
+            removed = "DELETE FROM commands WHERE session = ? AND substr(coalesce(outcome, command, x''), 1, ?) <> ?"
+            return connection.executemany(removed, [(session, len(kept), kept) for session in sessions]).rowcount
 
         return await self._run(delete, "cannot be changed", writing=True) or 0
 
@@ -292,9 +291,7 @@ class InboxFile:
         """Write what waits, all that has come together in one transaction, until nothing does."""
         while queue.waiting:
             queue.group, queue.waiting = queue.waiting[:GROUP_MAX], queue.waiting[GROUP_MAX:]
-            if len(queue.group) == 1 or not await self._done_together(queue.group):
-                for queued in queue.group:
-                    await self._done_alone(queued)
+            await self._write(queue.group)
         _queues[asyncio.get_running_loop()].pop(self.path, None)  # What comes from now on begins another task.
 
     def _emptied(self, queue: "_Queue") -> None:
@@ -307,28 +304,23 @@ class InboxFile:
                 failed = f"{self.path} {queued.failed}: other code cancelled the work on it"
                 queued.future.set_exception(PersistenceError(failed, outcome_unknown=True))
 
-    async def _done_together(self, group: "list[_Queued]") -> bool:
-        """Write several things in one transaction; return whether that worked, else nothing of it was written."""
+    async def _write(self, group: "list[_Queued]") -> None:
+        """Write several things in one transaction, or, where that fails and nothing of it was written, one by one."""
+        failed = group[0].failed if len(group) == 1 else "cannot be written"
         try:
             results = await self._transact(
-                lambda connection: [queued.work(connection) for queued in group], "cannot be written", writing=True
+                lambda connection: [queued.work(connection) for queued in group], failed, writing=True
             )
-        except Exception:  # noqa: BLE001 - each is tried by itself, and raises its own
-            return False
+        except Exception as error:  # noqa: BLE001 - it is raised to the waiting caller
+            if len(group) > 1:
+                for queued in group:
+                    await self._write([queued])
+            elif not group[0].future.done():
+                group[0].future.set_exception(error)
+            return
         for place, queued in enumerate(group):
             if not queued.future.done():
                 queued.future.set_result(results[place] if results is not None else None)
-        return True
-
-    async def _done_alone(self, queued: "_Queued") -> None:
-        try:
-            result = await self._transact(queued.work, queued.failed, writing=True)
-        except Exception as error:  # noqa: BLE001 - it is raised to the waiting caller
-            if not queued.future.done():
-                queued.future.set_exception(error)
-        else:
-            if not queued.future.done():
-                queued.future.set_result(result)
 
     async def _transact(self, work: Callable[[sqlite3.Connection], T], failed: str, writing: bool) -> T | None:
         status = self._status()
@@ -462,12 +454,7 @@ class InboxFile:
             os.close(descriptor)
 
     def _status(self) -> os.stat_result | None:
-        try:
-            return self.path.lstat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise PersistenceError(f"the inbox {self.path} cannot be looked at: {error.strerror}") from error
+        return status_of(self.path, f"the inbox {self.path}")
 
     def _require_ours(self) -> None:
         """Raise if another user could write commands into the file, or have SQLite change it."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from refold.events.core.errors import ConfigError, PersistenceError
-from refold.stores.guarding.acknowledged import forget_acknowledged
+from refold.stores.event_store import TellProgress
+from refold.stores.guarding.log_place import forget_acknowledged
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import LogOwnership
 from refold.stores.sqlite.rewrite import synchronise
@@ -25,9 +26,6 @@ _PAGES_PER_STEP: Final = 2_000
 @asynccontextmanager
 async def new_log(log: str | os.PathLike[str]) -> AsyncGenerator[Path, None]:
     """Give the path of an empty file to fill; afterwards it is durable and has the log's name, unless an error left it.
-
-    Args:
-        log: path of the new log. Nothing may be there, or an empty file.
 
     Raises:
         ConfigError: the path names no file, is that of a text log, or something is there.
@@ -85,8 +83,9 @@ def _claim(unfinished: Path) -> None:
 class Backup:
     """One copying of a log, in the thread of a connection that reads it; `give_up` ends it from another thread."""
 
-    def __init__(self, unfinished: Path) -> None:
+    def __init__(self, unfinished: Path, progress: TellProgress) -> None:
         self._unfinished = unfinished
+        self._progress = progress
         self._given_up = False
 
     def give_up(self) -> None:
@@ -106,3 +105,4 @@ class Backup:
     def _go_on(self, status: int, remaining: int, total: int) -> None:
         if self._given_up:
             raise InterruptedError("the backup was given up")
+        self._progress("pages", total - remaining, total)

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refold.events.core.errors import ConfigError, LogInUse, PersistenceError
+from refold.stores.guarding.log_place import status_of
 from refold.stores.guarding.trusted_files import whose
 
 try:
@@ -64,17 +65,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_guard)
 
 
-class LogOwner(msgspec.Struct, frozen=True, kw_only=True):
+class LogOwner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The process that owns a log for writing; None where it cannot be told."""
 
     pid: int | None = None
     host: str | None = None
+    takes_commands: bool = True
+    """Whether other processes may command it; False = it is an `EventSourcedSystem`."""
 
 
 class LogOwnership:
     """The right to write one log; held from `acquire` until `release`."""
 
-    def __init__(self, held: _Held, identity: _FileIdentity) -> None:
+    def __init__(self, log: Path, held: _Held, identity: _FileIdentity) -> None:
+        self._log = log
         self._held = held
         self._identity = identity
 
@@ -84,11 +88,6 @@ class LogOwnership:
 
         An owner in this process whose event loop was closed is not waited for: it can do nothing any more, and should
         it be used in another loop, its appends find a newer incarnation.
-
-        Raises:
-            LogInUse: another runtime, of this process or another, held it all the time.
-            PersistenceError: the lock file cannot be made or opened.
-            ConfigError: this system has no POSIX locks.
         """
         tries_left = int(wait_s / POLL_S)
         while True:
@@ -117,7 +116,16 @@ class LogOwnership:
                     raise _in_use(log, owner) from None
                 raise PersistenceError(f"the lock file of {log} cannot be locked: {error}") from error
             held = _owned_here[identity] = _Held(os.getpid(), descriptor, asyncio.get_running_loop())
-        return cls(held, identity)
+        return cls(log, held, identity)
+
+    def take_no_commands(self) -> None:
+        """Say that the owner performs nothing that other processes ask."""
+        _write_owner(self._held.descriptor, takes_commands=False)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another lock file is in the place of the one that is held, as where that one was removed."""
+        return _identity_of_lock(self._log) not in (None, self._identity)
 
     def release(self) -> None:
         """Let another runtime own the log; a second call changes nothing."""
@@ -138,10 +146,11 @@ def log_owner(log: str | os.PathLike[str]) -> LogOwner | None:
     if fcntl is None or not os.path.lexists(_lock_path(path)):
         return None
     with _guard:
+        held = _held_here(_identity_of_lock(path))
+        if held is not None:
+            return _read_owner(held.descriptor)
         try:
             descriptor, _ = _open_lock_file(path)
-        except LogInUse as error:
-            return LogOwner(pid=error.pid, host=error.host)
         except PersistenceError:
             if os.access(_lock_path(path), os.R_OK):
                 raise
@@ -165,20 +174,22 @@ def _lock_path(log: Path) -> Path:
 def _release_abandoned(log: Path) -> None:
     """Release the lock of an owner in this process whose event loop was closed without it; `_guard` is held."""
     identity = _identity_of_lock(log)
-    held = _owned_here.get(identity) if identity is not None else None
-    if identity is not None and held is not None and held.pid == os.getpid() and held.loop.is_closed():
+    held = _held_here(identity)
+    if identity is not None and held is not None and held.loop.is_closed():
         del _owned_here[identity]
         os.close(held.descriptor)
 
 
+def _held_here(identity: _FileIdentity | None) -> _Held | None:
+    held = _owned_here.get(identity) if identity is not None else None
+    return held if held is not None and held.pid == os.getpid() else None
+
+
 def _identity_of_lock(log: Path) -> _FileIdentity | None:
     path = _lock_path(log)
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
+    status = status_of(path, f"the lock file {path}")
+    if status is None:
         return None
-    except OSError as error:
-        raise PersistenceError(f"the lock file {path} cannot be looked at: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
         raise PersistenceError(f"the lock file {path} is not a regular file; remove it")
     return status.st_dev, status.st_ino
@@ -194,7 +205,7 @@ def _open_lock_file(log: Path) -> tuple[int, _FileIdentity]:
     identity = _identity_of_lock(log)
     if identity is None:
         flags |= os.O_CREAT
-    elif identity in _owned_here and _owned_here[identity].pid == os.getpid():
+    elif _held_here(identity) is not None:
         raise _in_use(log, LogOwner(pid=os.getpid(), host=socket.gethostname()))
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -215,8 +226,8 @@ def _give_to_owner(log: Path, descriptor: int) -> None:
         return
 
 
-def _write_owner(descriptor: int) -> None:
-    owner = LogOwner(pid=os.getpid(), host=socket.gethostname())
+def _write_owner(descriptor: int, *, takes_commands: bool = True) -> None:
+    owner = LogOwner(pid=os.getpid(), host=socket.gethostname(), takes_commands=takes_commands)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, msgspec.json.encode(owner) + b"\n", 0)
 

@@ -18,7 +18,8 @@ from refold.events.core.records import Snapshot, StoredEvent, StreamHead
 from refold.stores.append_rules import INTEGER_MAX, INTEGER_MIN
 from refold.stores.event_store import ListedPayload, Tombstone
 from refold.stores.forked import joined, origin_in
-from refold.stores.guarding.acknowledged import Acknowledged
+from refold.stores.guarding.log_place import Acknowledged
+from refold.stores.sqlite.connection import primary_code
 
 READ_STREAM: Final = """
     SELECT position, version, batch, at, data, correlation, causation, chain, pending FROM events
@@ -31,17 +32,17 @@ READ_ALL: Final = """
 READ_OUTLINE: Final = READ_STREAM.replace(
     "version > ? ORDER BY version LIMIT ?",
     """(
-        version <= ?2 OR version = ?3 OR version = (
+        version <= ? OR version = ? OR version = (
             SELECT version FROM events
-            WHERE stream = (SELECT id FROM streams WHERE name = CAST(?1 AS TEXT)) AND version BETWEEN ?2 + 1 AND ?3 - 1
-            AND substr(data, 1, length(?4)) = CAST(?4 AS TEXT) ORDER BY version DESC LIMIT 1
+            WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT)) AND version BETWEEN ? + 1 AND ? - 1
+            AND substr(data, 1, length(?)) = CAST(? AS TEXT) ORDER BY version DESC LIMIT 1
         )
     ) ORDER BY version""",
-).replace("CAST(? AS TEXT)", "CAST(?1 AS TEXT)")
+)
 # What is ASCII stands before the tilde.
 STREAMS_WITH: Final = """
     SELECT DISTINCT name FROM events JOIN streams ON streams.id = events.stream
-    WHERE position > ?1 AND position <= ?1 + ?2 AND data > CAST(?3 AS TEXT) AND data < CAST(?3 AS TEXT) || '~'
+    WHERE position > ? AND position <= ? + ? AND data > CAST(? AS TEXT) AND data < CAST(? AS TEXT) || '~'
 """
 _LAST_POSITION: Final = "SELECT max(position) FROM events"
 _BEGINS_LATER: Final = """
@@ -73,7 +74,7 @@ _LOAD_SNAPSHOT: Final = """
     WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT))
 """
 _LOAD_SNAPSHOT_PARTS: Final = """
-    SELECT state FROM snapshots WHERE stream BETWEEN -(?1 * 1024 + 1023) AND -(?1 * 1024 + 1) ORDER BY stream DESC
+    SELECT state FROM snapshots WHERE stream BETWEEN -(? * 1024 + 1023) AND -(? * 1024 + 1) ORDER BY stream DESC
 """
 
 
@@ -91,11 +92,13 @@ def read_stream(
         rows = connection.execute(READ_STREAM, (_text(name), _bounded(after), _limit(most))).fetchall()
         return _stored_events(name, rows)
 
-    return joined(read_own, stream, after_version, limit)
+    own = read_own(StreamName(stream), after_version, limit)
+    if not own or own[0].version <= max(after_version, 0) + 1:
+        return own
+    return joined(own, read_own, stream, after_version, limit)
 
 
 def names_of_forks(connection: sqlite3.Connection, streams: Sequence[str]) -> set[str]:
-    """Return those of some streams that do not begin with their own version 1."""
     found = (connection.execute(_BEGINS_LATER, (_text(stream),)).fetchone() for stream in streams)
     return {row[0].decode() for row in found if row is not None}
 
@@ -108,17 +111,25 @@ def read_outlines(
     for stream in streams:
         end = head(connection, stream)
         last = end.version if end is not None else 0
-        rows = connection.execute(READ_OUTLINE, (_text(stream), first, last, beginning)).fetchall()
+        rows = _outline_rows(connection, stream, first, last, beginning)
         events = _stored_events(StreamName(stream), rows)
-        found.append(events if not events or events[0].version <= first else _outline(connection, events, first, tag))
+        found.append(events if not events or events[0].version == 1 else _outline(connection, events, first, tag))
     return found
+
+
+def _outline_rows(
+    connection: sqlite3.Connection, stream: str, first: int, last: int, beginning: bytes
+) -> list[_EventRow]:
+    name = _text(stream)
+    return connection.execute(READ_OUTLINE, (name, first, last, name, first, last, beginning, beginning)).fetchall()
 
 
 def streams_with(
     connection: sqlite3.Connection, beginning: bytes, after_position: int, positions: int
 ) -> tuple[list[StreamName], bool]:
-    """Return the streams that have such an event among so many positions, and whether the log goes on behind those."""
-    rows = connection.execute(STREAMS_WITH, (after_position, positions, beginning)).fetchall()
+    rows = connection.execute(
+        STREAMS_WITH, (after_position, after_position, positions, beginning, beginning)
+    ).fetchall()
     (last,) = connection.execute(_LAST_POSITION).fetchone()
     return [_stream_name(name) for (name,) in rows], last is not None and last > after_position + positions
 
@@ -136,7 +147,7 @@ def _outline(connection: sqlite3.Connection, found: list[StoredEvent], first: in
     told = [event for event in (*own, *found[:-1]) if tag_of(event.data) == tag][-1:]
     beginning = f'{{"type":"{tag}"'.encode()
     while not told and place is not None:
-        rows = connection.execute(READ_OUTLINE, (_text(place.stream), 0, place.version, beginning)).fetchall()
+        rows = _outline_rows(connection, place.stream, 0, place.version, beginning)
         told = [event for event in _stored_events(place.stream, rows) if tag_of(event.data) == tag][-1:]
         [begin] = connection.execute(_FIRST_OF_STREAM, (_text(place.stream),)).fetchone()
         place = origin_in(read_stream(connection, place.stream, begin - 1, 1)[0], begin)
@@ -186,7 +197,7 @@ def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | Non
     place = f"the snapshot of stream {stream!r}"
     _require_types(row, (int, int, bytes, int, bytes), place)
     identifier, version, chain, fold_version, state = row
-    parts = connection.execute(_LOAD_SNAPSHOT_PARTS, (identifier,)).fetchall()
+    parts = connection.execute(_LOAD_SNAPSHOT_PARTS, (identifier, identifier)).fetchall()
     for part in parts:
         _require_types(part, (bytes,), place)
     state = b"".join((state, *(part[0] for part in parts))) if parts else state
@@ -237,12 +248,13 @@ _PAGE_NOT_READ = re.compile(r"error code=(\d+)")
 
 
 def damage_found(connection: sqlite3.Connection, look: str) -> list[str]:
-    """Return what one of SQLite's own checks finds.
-
-    Raises:
-        sqlite3.OperationalError: a page could not be read, which says nothing about what is in it.
-    """
-    rows = connection.execute(look).fetchall()
+    """Return what one of SQLite's own checks finds."""
+    try:
+        rows = connection.execute(look).fetchall()
+    except sqlite3.DatabaseError as error:
+        if primary_code(error) != sqlite3.SQLITE_CORRUPT:
+            raise
+        return [str(error)]  # The damage keeps SQLite from going on.
     lines = [line if isinstance(line, str) else line.decode(errors="replace") for (line,) in rows]
     codes = [int(code) for line in lines for code in _PAGE_NOT_READ.findall(line)]
     if any(code & 0xFF == sqlite3.SQLITE_IOERR for code in codes):
@@ -258,11 +270,7 @@ def end_position(connection: sqlite3.Connection) -> int:
 
 
 def missing_end(connection: sqlite3.Connection, end: Acknowledged | None) -> str:
-    """Return what a log lacks of what had been acknowledged; empty = nothing.
-
-    Args:
-        end: the last batch that had been acknowledged; None = that is not known.
-    """
+    """Return what a log lacks of what had been acknowledged; empty = nothing, or `end` is not known."""
     if end is None:
         return ""
     row = connection.execute(_LOG_END).fetchone()

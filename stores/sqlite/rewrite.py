@@ -4,7 +4,7 @@ When a sync fails, the system counts what was to be written as written: readers 
 is not on the disk and is gone after a power cut (https://lwn.net/Articles/752063/,
 https://www.usenix.org/conference/atc20/presentation/rebello). So an append whose sync failed can be found in the WAL
 when the log is opened again, and what is then appended after it would be lost with it. `write_again` writes everything
-once more, the same bytes in the same places, and syncs that. Read `writer` first.
+once more, the same bytes in the same places, and syncs that. Read `sides` first.
 """
 
 import os
@@ -17,11 +17,7 @@ BLOCK_BYTES: Final = 1024 * 1024
 
 
 def synchronise(path: Path) -> None:
-    """Make what a file holds, or the names that a folder holds, survive power loss.
-
-    Raises:
-        OSError: that cannot be done.
-    """
+    """Make what a file holds, or the names that a folder holds, survive power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -33,9 +29,6 @@ def write_again(file: Path) -> bool:
     """Write a file's bytes over themselves, wait for the disk, and return whether there were any; False if no file.
 
     Nobody else may write the file meanwhile; who reads it reads the same as before.
-
-    Raises:
-        PersistenceError: the file cannot be written, or the disk does not take it.
     """
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

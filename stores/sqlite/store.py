@@ -2,8 +2,8 @@
 
 Read `refold.stores.event_store` for the contract and `schema.sql` for the tables. Around them: `file` looks at a
 file before it is touched and makes new ones, `ownership` lets one runtime write, and `rewrite` sees whether the file
-was taken away. `writer` and `reader` each have a connection and its thread, in which `append` and `read` run, one hop
-per call.
+was taken away. In `sides`, reading and writing have each a connection and its thread, in which `append` and `read` run,
+one hop per call.
 
 The rule: what was acknowledged is in the file, and after anything that leaves this in doubt (an I/O error,
 an append that hangs) nothing is written before the file was closed, opened and examined again.
@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
-from refold.events.core.errors import PersistenceError
+from refold.events.core.errors import LogInUse, PersistenceError
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
 from refold.stores.append_rules import (
@@ -35,19 +35,17 @@ from refold.stores.append_rules import (
     check_snapshot,
     no_fault,
 )
-from refold.stores.event_store import ListedPayload, Tombstone
+from refold.stores.event_store import ListedPayload, TellProgress, Tombstone, untold
 from refold.stores.guarding.log_place import LogPlace
 from refold.stores.guarding.trusted_files import require_log_trusted
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite import read as sqlite_read
 from refold.stores.sqlite.append import SNAPSHOT_ROW_BYTES, LogWriter
-from refold.stores.sqlite.connection import Connect, SQLiteConnection
+from refold.stores.sqlite.connection import Connect, SQLiteConnection, settled
 from refold.stores.sqlite.file import Durability
 from refold.stores.sqlite.new_log import Backup, new_log
 from refold.stores.sqlite.ownership import LogOwnership
-from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_reader
-from refold.stores.sqlite.serial_worker import settled
-from refold.stores.sqlite.writer import WritingSide
+from refold.stores.sqlite.sides import ReadingSide, WritingSide, source_of_owner, source_of_reader
 
 _logger = logging.getLogger("refold.stores")
 
@@ -68,6 +66,7 @@ class SQLiteStore:
         self._writing = writing
         self._pid = os.getpid()
         self._closed = False
+        self._given_up = False
         self._copy: TemporaryDirectory[str] | None = None
         """The folder of the copy that is read in place of a log whose WAL cannot be read where it lies."""
         self._warning = weakref.finalize(self, _warn_of_open_log, log, self._pid)
@@ -203,18 +202,28 @@ class SQLiteStore:
         self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
     ) -> list[Appended]:
         writing = self._require_writing()
-        # Copies, since another thread reads them while the caller's code may run.
-        given, kept = tuple(batches), dict(payloads or {})
-        check_append(given, {})
-        if not given and not kept:
+        if not batches and not payloads:
             return []
-
-        def append(writer: LogWriter) -> list[Appended]:
-            check_append((), kept)  # The digests of large payloads take their time, and not the loop's.
-            return writer.append(given, kept)
-
         with _called(self._log, self._name):
-            return await writing.write(append, f"the append to {self._name} failed")
+            return await writing.write(_append_of(batches, payloads), f"the append to {self._name} failed")
+
+    def begin_append(
+        self,
+        batches: Sequence[EncodedBatch],
+        payloads: Mapping[PayloadHash, bytes],
+        done: Callable[[list[Appended] | BaseException], object],
+    ) -> bool:
+        """As `refold.stores.event_store.AppendsAtOnce` says."""
+
+        def called(outcome: list[Appended] | BaseException) -> None:
+            if isinstance(outcome, PersistenceError):
+                _call_by_name(outcome, self._log, self._name)
+            done(outcome)
+
+        work = _append_of(batches, payloads)
+        if not batches and not payloads:
+            return False
+        return self._require_writing().begin(work, f"the append to {self._name} failed", called)
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
         check_limit(limit)
@@ -279,7 +288,7 @@ class SQLiteStore:
     async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
         return await self._read(f"payloads of {self._name} cannot be read", sqlite_read.read_payloads, list(hashes))
 
-    async def back_up(self, path: str | os.PathLike[str]) -> None:
+    async def back_up(self, path: str | os.PathLike[str], *, progress: TellProgress = untold) -> None:
         """Copy the log of this moment into a new file with mode 0600, while its owner goes on writing.
 
         The copy is a log of its own, made by SQLite's backup; it appears when it is complete and durable, or not at
@@ -287,6 +296,7 @@ class SQLiteStore:
 
         Args:
             path: of the copy. Nothing may be there, or an empty file.
+            progress: called from time to time, in another thread, with how many pages are copied, and of how many.
 
         Raises:
             ConfigError: the path names no file, is that of a text log, or something is there.
@@ -295,7 +305,7 @@ class SQLiteStore:
         """
         self._require_open()
         async with new_log(path) as unfinished:
-            backup = Backup(unfinished)
+            backup = Backup(unfinished, progress)
             copying = asyncio.ensure_future(self._read(f"the log {self._name} cannot be copied", backup.copy))
             try:
                 await asyncio.shield(copying)
@@ -347,18 +357,15 @@ class SQLiteStore:
             await writing.write(lambda writer: writer.change_beside(work), failed)
 
     async def list_payloads(self, *, after: str = "", limit: int) -> list[ListedPayload]:
-        """Return at most `limit` payloads whose hashes are greater than `after`, in order of the hashes."""
         check_limit(limit)
         return await self._read(
             f"the payloads of {self._name} cannot be listed", sqlite_read.list_payloads, after, limit
         )
 
     async def removed_position(self) -> int:
-        """Return the highest position that was ever removed."""
         return await self._read(f"the log {self._name} cannot be read", sqlite_read.removed_position)
 
     async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
-        """Return at most `limit` tombstones with a greater position, in its order."""
         check_limit(limit)
         return await self._read(
             f"the tombstones of {self._name} cannot be listed", sqlite_read.list_tombstones, after_position, limit
@@ -419,6 +426,38 @@ class SQLiteStore:
         with _called(self._log, self._name):
             await writing.open_anew()
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether a copy is read in place of a log whose WAL cannot be read where it lies."""
+        return self._copy is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has the log that was opened for writing here, since its lock file was removed.
+
+        Raises:
+            PersistenceError: that cannot be told.
+        """
+        return self._writing is not None and self._writing.is_lost
+
+    def take_no_commands(self) -> None:
+        """Say beside the log, which was opened for writing, that its owner performs nothing that others ask."""
+        self._require_writing().take_no_commands()
+
+    async def give_up(self) -> None:
+        """Write nothing more, since another process has the log (LogInUse); it may still be read, until `close`."""
+        writing, self._writing, self._given_up = self._writing, None, True
+        if writing is not None:
+            await writing.give_up()
+
+    def close_now(self) -> None:
+        """Close a log that was opened for reading and is not being read, and wait for that in this thread."""
+        assert self._writing is None
+        if not self._closed:
+            self._closed = True
+            self._warning.detach()
+            self._reading.close_now()
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -466,6 +505,8 @@ class SQLiteStore:
 
     def _require_writing(self) -> WritingSide:
         self._require_open()
+        if self._given_up:
+            raise LogInUse(str(self._log), pid=None, host=None)
         if self._writing is None:
             raise PersistenceError(f"the log {self._name} is open for reading only; open it without read_only=True")
         return self._writing
@@ -477,9 +518,29 @@ def _called(log: Path, name: str) -> Generator[None]:
     try:
         yield
     except PersistenceError as error:
-        if str(log) not in name:
-            error.args = (str(error).replace(str(log), name),)
+        _call_by_name(error, log, name)
         raise
+
+
+def _call_by_name(error: PersistenceError, log: Path, name: str) -> None:
+    if str(log) not in name:
+        error.args = (str(error).replace(str(log), name),)
+
+
+def _append_of(
+    batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None
+) -> Callable[[LogWriter], list[Appended]]:
+    """Return what appends in the writing thread; raises as `check_append`."""
+    # Copies, since another thread reads them while the caller's code may run.
+    given, kept = tuple(batches), dict(payloads or {})
+    check_append(given, {})
+
+    def append(writer: LogWriter) -> list[Appended]:
+        if kept:
+            check_append((), kept)  # The digests of large payloads take their time, and not the loop's.
+        return writer.append(given, kept)
+
+    return append
 
 
 def _warn_of_open_log(log: Path, pid: int) -> None:

@@ -128,11 +128,7 @@ class PersistenceBackend(ABC):
 
 
 async def save_in(backend: PersistenceBackend, key: str, value: bytes) -> None:
-    """Save a value in a backend that may be the user's own.
-
-    Raises:
-        PersistenceError: it could not be kept; the backend's own error is the cause.
-    """
+    """Save a value in a backend that may be the user's own."""
     try:
         await backend.save(key, value)
     except PersistenceError:

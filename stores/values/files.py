@@ -27,9 +27,9 @@ from urllib.parse import unquote_to_bytes
 
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.stores.append_rules import FaultPoint, no_fault
+from refold.stores.sqlite.connection import SerialWorker, close_worker, settled
 from refold.stores.sqlite.file import require_path
 from refold.stores.sqlite.rewrite import synchronise
-from refold.stores.sqlite.serial_worker import SerialWorker, close_worker, settled
 from refold.stores.values.backend import KEY_BYTES_MAX, PersistenceBackend, checked_key, checked_value, shown
 
 try:
@@ -311,7 +311,6 @@ def _read(path: Path, most: int | None = None) -> bytes | None:
 
 
 def _without_os_errors(work: Callable[[], T], failed: str) -> T:
-    """Return what `work` returns; what goes wrong says what failed."""
     try:
         return work()
     except PersistenceError as error:

@@ -1,7 +1,7 @@
 """The journal: group commit, and what each caller is told, for each way in which the store fails."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -45,6 +45,38 @@ class Gated(InMemoryStore):
         return self.answers.pop(0) if self.answers else appended
 
 
+class Beginning(Gated):
+    """Begins appends by itself."""
+
+    def begin_append(
+        self,
+        batches: Sequence[EncodedBatch],
+        payloads: Mapping[PayloadHash, bytes],
+        done: Callable[[list[Appended] | BaseException], object],
+    ) -> bool:
+        if self.refuses_to_begin:
+            self.refuses_to_begin = False
+            return False
+        appending = asyncio.create_task(self.append(batches, payloads))
+        appending.add_done_callback(lambda task: done(task.exception() or task.result()))
+        return True
+
+    refuses_to_begin = False
+
+
+class Hesitating(Beginning):
+    """Has to wait for something before its first append."""
+
+    refuses_to_begin = True
+
+
+@pytest.fixture(params=[Gated, Beginning, Hesitating])
+def store(request: pytest.FixtureRequest) -> Gated:
+    made = request.param()
+    assert isinstance(made, Gated)
+    return made
+
+
 async def started(journal: Journal, *batches: EncodedBatch) -> list[asyncio.Task[Any]]:
     """Begin an append of each batch, in order, and return the tasks."""
     tasks = [asyncio.create_task(journal.append([item])) for item in batches]
@@ -52,8 +84,7 @@ async def started(journal: Journal, *batches: EncodedBatch) -> list[asyncio.Task
     return tasks
 
 
-async def test_appends_that_arrive_while_one_is_written_share_the_next_transaction() -> None:
-    store = Gated()
+async def test_appends_that_arrive_while_one_is_written_share_the_next_transaction(store: Gated) -> None:
     journal = Journal(store)
     first = await started(journal, batch("s/0"))
     await store.begun.wait()
@@ -67,8 +98,27 @@ async def test_appends_that_arrive_while_one_is_written_share_the_next_transacti
     assert journal.commits == 2
 
 
-async def test_a_transaction_takes_nothing_more_once_it_has_bytes_enough() -> None:
-    store = Gated()
+async def test_an_observer_that_fails_costs_no_append_its_answer() -> None:
+    class Failing:
+        counts = True
+
+        def written(self, batches: object, appended: object) -> None:
+            raise LookupError("a fault of its own")
+
+        not_written = written
+
+    store = Beginning()
+    journal = Journal(store)
+    journal.observer = Failing()
+    first = await started(journal, batch("s/0"))
+    await store.begun.wait()
+    others = await started(journal, batch("s/1"))
+    store.gate.set()
+    assert [place.position for (place,) in await asyncio.gather(*first, *others)] == [1, 2]
+    await journal.close()
+
+
+async def test_a_transaction_takes_nothing_more_once_it_has_bytes_enough(store: Gated) -> None:
     journal = Journal(store)
     first = await started(journal, batch("s/0"))
     await store.begun.wait()
@@ -82,8 +132,7 @@ async def test_a_transaction_takes_nothing_more_once_it_has_bytes_enough() -> No
     await journal.close()
 
 
-async def test_a_wrong_expected_version_in_a_group_fails_only_its_own_append() -> None:
-    store = Gated()
+async def test_a_wrong_expected_version_in_a_group_fails_only_its_own_append(store: Gated) -> None:
     journal = Journal(store)
     first = await started(journal, batch("s/0"))
     await store.begun.wait()
@@ -97,20 +146,23 @@ async def test_a_wrong_expected_version_in_a_group_fails_only_its_own_append() -
 
 
 @pytest.mark.parametrize("failure", [None, PersistenceError("disk full")])
-async def test_a_caller_that_is_cancelled_is_told_after_the_outcome_is_known(failure: Exception | None) -> None:
-    store = Gated()
+async def test_a_caller_that_is_cancelled_is_told_after_the_outcome_is_known(
+    store: Gated, failure: Exception | None
+) -> None:
     journal = Journal(store)
     store.failures = [failure]
     (task,) = await started(journal, batch("s/1"))
     await store.begun.wait()
+    told: list[bool] = []
     for _ in range(2):
         task.cancel()
         for _ in range(5):
             await asyncio.sleep(0)
-        assert not task.done()
+        told.append(task.done())
     store.gate.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert told == [False, False]
     head = await store.head("s/1")
     assert (head.version if head else 0) == (1 if failure is None else 0)
 
@@ -127,8 +179,7 @@ async def test_a_caller_cancelled_at_any_moment_ends(rounds: int) -> None:
     await journal.close()
 
 
-async def test_a_caller_cancelled_in_the_moment_of_the_outcome_ends() -> None:
-    store = Gated()
+async def test_a_caller_cancelled_in_the_moment_of_the_outcome_ends(store: Gated) -> None:
     journal = Journal(store)
     (task,) = await started(journal, batch("s/1"))
     await store.begun.wait()
@@ -148,8 +199,7 @@ async def test_an_idle_journal_has_no_task() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_closing_waits_for_what_was_accepted_and_refuses_the_rest() -> None:
-    store = Gated()
+async def test_closing_waits_for_what_was_accepted_and_refuses_the_rest(store: Gated) -> None:
     journal = Journal(store)
     (task,) = await started(journal, batch("s/1"))
     closing = asyncio.create_task(journal.close())
@@ -163,8 +213,7 @@ async def test_closing_waits_for_what_was_accepted_and_refuses_the_rest() -> Non
     assert len(await task) == 1
 
 
-async def test_a_transaction_takes_a_bounded_number_of_batches() -> None:
-    store = Gated()
+async def test_a_transaction_takes_a_bounded_number_of_batches(store: Gated) -> None:
     journal = Journal(store)
     tasks = await started(journal, *(batch(f"s/{number}") for number in range(GROUP_BATCHES_MAX + 88)))
     store.gate.set()

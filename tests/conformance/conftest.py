@@ -1,4 +1,13 @@
-"""Logs that are checked and replayed when the test that used them is over."""
+"""What sessions promise, by rows of the features and by faults that were reported of others; read `cases` first.
+
+`runs`: how runs begin, go, wait, are tried again and end. `cancelling`: every way to cancel them, wherever they are.
+`people`: who decides about calls and answers, and whose a session is. `agents`: subagents, handoffs, and what agents
+depend on. `requests`: what a model is shown, and what is kept of it. `recovery`: crashes, logs that fail, other code
+and replays. `programs`: processes, threads and examples. `killed_process` is the program that is killed again and
+again.
+
+The fixtures here are logs that are checked and replayed when the test that used them is over.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,18 +1,11 @@
-"""What tests of crashes share: logs that are gone from one append on, and copies of what a killed process leaves.
-
-A crash is a log that takes nothing more from one moment on (`CutStore`), so that a run can be cut at every one of its
-commits; or a copy of the files of a runtime that is still alive, which is what a process leaves that is killed then.
-"""
+"""What tests of crashes share: a log that takes nothing more from one moment on, so that a run can be cut anywhere."""
 
 import asyncio
-import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from refold import ActorStopped, AgentRuntime, PersistenceError, ScriptedProvider, Session
+from refold import AgentRuntime, PersistenceError, ScriptedProvider, Session
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
 from refold.stores import EventStore, SQLiteStore
@@ -69,27 +62,3 @@ async def sent_until_cut(
         off.cancel()
     await asyncio.gather(sending, off, return_exceptions=True)
     return sending
-
-
-def crash_image(path: Path, into: Path) -> Path:
-    """Copy what a process would leave that is killed now."""
-    into.mkdir()
-    for file in path.parent.glob(f"{path.name}*"):
-        if file.is_file() and file.name != f"{path.name}.lock":
-            shutil.copy(file, into / file.name)
-    return into / path.name
-
-
-async def crashed(runtime: AgentRuntime, path: Path, into: Path, until: Callable[[Session], Awaitable[object]]) -> Path:
-    """Send "go" to the session `s`, and return a copy of the log as it is when `until` returns.
-
-    The runtime's option `close_grace_s` should be 0.
-    """
-    async with runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go", key="k"))
-        await until(session)
-        image = crash_image(path, into)
-    with pytest.raises(ActorStopped):
-        await sending
-    return image

@@ -43,10 +43,13 @@ class AppendFault:
     when: When
     what: MakeError | Hold
     of: str
+    kind: str = ""
 
-    def meets(self, number: int, streams: Sequence[str]) -> bool:
-        concerned = not self.of or any(stream.startswith(self.of) for stream in streams)
-        return self.first <= number <= self.last and concerned
+    def meets(self, number: int, batches: Sequence[EncodedBatch]) -> bool:
+        concerned = not self.of or any(batch.stream.startswith(self.of) for batch in batches)
+        tag = f'"session.{self.kind}.'.encode()
+        held = not self.kind or any(tag in event for batch in batches for event in batch.events)
+        return self.first <= number <= self.last and concerned and held
 
     async def happen(self, when: When) -> None:
         if when != self.when:
@@ -72,6 +75,7 @@ class FailingStore:
         self.reads: list[str] = []
         self._faults: list[AppendFault] = []
         self._off: tuple[int, asyncio.Event] | None = None
+        self._held_operation: tuple[int, Hold] | None = None
         self._read_error: MakeError | Hold | None = None
         self._read_of = ""
         self._reads_left = 0
@@ -95,6 +99,18 @@ class FailingStore:
         """Have the append of this number wait until it is let go."""
         hold = Hold()
         self._faults.append(AppendFault(number, number, when, hold, ""))
+        return hold
+
+    def hold_event(self, kind: str) -> Hold:
+        """Have appends wait that bring an event of a kind, such as `run_completed`."""
+        hold = Hold()
+        self._faults.append(AppendFault(1, FOR_EVER, "before", hold, "", kind))
+        return hold
+
+    def hold_operation(self, number: int) -> Hold:
+        """Have the operation of this number wait, reads and appends alike; they count from 1."""
+        hold = Hold()
+        self._held_operation = number, hold
         return hold
 
     def fail_reads(self, error: MakeError | Hold, *, of: str = "", times: int = FOR_EVER) -> None:
@@ -127,7 +143,8 @@ class FailingStore:
     ) -> list[Appended]:
         streams = tuple(batch.stream for batch in batches)
         self.appends.append(streams)
-        faults = [fault for fault in self._faults if fault.meets(len(self.appends), streams)]
+        await self._operate()
+        faults = [fault for fault in self._faults if fault.meets(len(self.appends), batches)]
         for fault in faults:
             await fault.happen("before")
         appended = await self.inner.append(batches, payloads)
@@ -140,8 +157,13 @@ class FailingStore:
             await fault.happen("after")
         return appended
 
+    async def _operate(self) -> None:
+        if self._held_operation is not None and len(self.appends) + len(self.reads) == self._held_operation[0]:
+            await self._held_operation[1].wait()
+
     async def _reading(self, name: str) -> None:
         self.reads.append(name)
+        await self._operate()
         error = self._read_error
         if error is None or not name.startswith(self._read_of) or self._reads_left <= 0:
             return

@@ -1,9 +1,10 @@
 """What the tests of sessions share: logs that are checked, models and tools that wait, ways to watch and to cancel."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,14 +12,16 @@ from weakref import WeakKeyDictionary
 import pytest
 
 import refold
-from refold.actors import ManualClock
+from refold.actors import ActorRef, ManualClock
 from refold.events import SESSION_CODEC
 from refold.events.kinds.tool import TOOL_CODEC, ToolCallAbandoned
 from refold.events.model.history_rules import HistoryRules
 from refold.events.session.events import AgentConfigured
 from refold.inspection.check import check_log
 from refold.replay import replay
+from refold.replay.shadow import process
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from refold.tools import dry_run
 from tests.conformance.failing_store import FailingStore
 
 CONFIG = refold.AgentConfig(model="test-model")
@@ -44,8 +47,33 @@ async def assert_sound(log: EventStore) -> None:
     agents = _made.pop(log, [])
     alike = all(getattr(each, "decides_alike", True) for agent in agents for each in (*agent.middleware, agent.context))
     if len(agents) == 1 and alike and await _of_one_configuration(log):
-        report = await replay(log, agent=agents[0])
+        with nullcontext() if isinstance(log, SQLiteStore) else replayed_here():
+            report = await replay(log, agent=agents[0])
         report.raise_for_divergence(allow_missing=["memory is not one of the log", "Agent(keep_originals=True)"])
+
+
+@contextmanager
+def replayed_here() -> Iterator[None]:
+    """Have this process do what a replay has a child process do: forking one takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "Shadow", _Here)
+        patch.setattr(dry_run, "_tried", [])
+        yield
+
+
+class _Here:
+    """Stands for a replay's child process."""
+
+    def __init__(self, store: EventStore, begin: process.Begin, answer_s: float) -> None:
+        self.page = process.Page()
+        self._work = begin(store, self.page)
+
+    async def do(self, job: object, gone: Mapping[str, str], reads: object) -> tuple[Any, process.Gone]:
+        now_gone = dict(gone)
+        return await self._work(job, now_gone), now_gone
+
+    def end(self) -> None:
+        """There is nothing to end."""
 
 
 async def _of_one_configuration(log: EventStore) -> bool:
@@ -75,15 +103,22 @@ def runtime_of(log: EventStore, *script: Any, tools: Any = (), **options: Any) -
 
 
 @asynccontextmanager
-async def opened(
+async def session_in(
+    runtime: refold.AgentRuntime[Any], name: str = "s"
+) -> AsyncIterator[tuple[refold.AgentRuntime[Any], refold.Session[Any]]]:
+    """Open a runtime, and give it with a session."""
+    async with runtime:
+        yield runtime, await runtime.session(name)
+
+
+def opened(
     log: EventStore, *script: Any, **options: Any
-) -> AsyncIterator[tuple[refold.AgentRuntime, refold.Session]]:
+) -> AbstractAsyncContextManager[tuple[refold.AgentRuntime, refold.Session]]:
     """Open a runtime, and give it with its session "s"; see `runtime_of`."""
-    async with runtime_of(log, *script, **options) as runtime:
-        yield runtime, await runtime.session("s")
+    return session_in(runtime_of(log, *script, **options))
 
 
-def requests_of(runtime: refold.AgentRuntime) -> list[refold.ModelRequest]:
+def requests_of(runtime: "refold.AgentRuntime | refold.SyncRuntime") -> list[refold.ModelRequest]:
     """Return what a runtime's scripted model was asked."""
     provider = runtime.agent.provider
     assert isinstance(provider, refold.ScriptedProvider)
@@ -103,6 +138,23 @@ async def crash(runtime: refold.AgentRuntime, store: FailingStore, clock: Manual
     store.mend()
 
 
+@asynccontextmanager
+async def dying(
+    log: EventStore, *script: Any, **options: Any
+) -> AsyncIterator[tuple[refold.AgentRuntime, refold.Session]]:
+    """Open a runtime as `opened` does, which crashes at the end of the block; its callers are told that it is gone."""
+    store, clock = FailingStore(log), options.get("clock")
+    async with opened(store, *script, close_grace_s=0, **options) as (runtime, session):
+        yield runtime, session
+        await crash(runtime, store, clock)
+
+
+@refold.tool(tier="observe", effect="pure")
+async def look(at: str = "it") -> str:
+    """Look."""
+    return f"saw {at}"
+
+
 # Who waits
 
 
@@ -120,6 +172,25 @@ class HeldAnswer:
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
+
+
+class Streams:
+    """A model that streams what it is given; errors are raised, and functions are awaited."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
+        raise AssertionError("it is streamed from")
+
+    async def stream(self, request: refold.ModelRequest) -> AsyncIterator[Any]:
+        for item in self.items:
+            if isinstance(item, BaseException):
+                raise item
+            if callable(item):
+                await item()
+            else:
+                yield item
 
 
 class Parked:
@@ -175,6 +246,35 @@ class Parked:
             await self._wake.wait()
 
 
+HOOKS = ("on_user_message", "on_pre_llm", "on_post_llm", "on_tool_call", "on_tool_result")
+
+
+class Hooked(refold.Middleware):
+    """Does in each hook what a function says, if there is one for it."""
+
+    def __init__(self, **hooks: Callable[[refold.HookContext, Any], Any]) -> None:
+        self.hooks = hooks
+
+    async def _do(self, hook: str, context: refold.HookContext, value: Any) -> Any:
+        made = self.hooks[hook](context, value) if hook in self.hooks else None
+        return await made if inspect.isawaitable(made) else made
+
+    async def on_user_message(self, context: refold.HookContext, content: Any) -> Any:
+        return await self._do("on_user_message", context, content)
+
+    async def on_pre_llm(self, context: refold.HookContext, request: refold.ModelRequest) -> Any:
+        return await self._do("on_pre_llm", context, request)
+
+    async def on_post_llm(self, context: refold.HookContext, response: refold.ModelResponse) -> Any:
+        return await self._do("on_post_llm", context, response)
+
+    async def on_tool_call(self, context: refold.HookContext, call: refold.ToolCall) -> Any:
+        return await self._do("on_tool_call", context, call)
+
+    async def on_tool_result(self, context: refold.HookContext, result: refold.ToolResultBlock) -> Any:
+        return await self._do("on_tool_result", context, result)
+
+
 # Who watches
 
 
@@ -197,6 +297,15 @@ class Seen:
             self._wake.clear()
             await self._wake.wait()
         return found
+
+
+async def happened(session: refold.Session, kind: type[Any], count: int = 1) -> None:
+    """Return once a session has so many events of a kind, also those of before."""
+    async with session.follow(after_version=0) as followed:
+        async for item in followed:
+            count -= isinstance(item, refold.RecordedEvent) and isinstance(item.event, kind)
+            if count == 0:
+                return
 
 
 async def results_of(session: refold.Session) -> list[refold.ToolResultBlock]:
@@ -238,6 +347,18 @@ def shown(messages: Sequence[refold.Message]) -> list[str]:
     return lines
 
 
+def tell_twice(monkeypatch: pytest.MonkeyPatch, kind: type[Any]) -> None:
+    """Have actors told each message of a kind twice from now on."""
+    tell = ActorRef.tell
+
+    def twice(ref: ActorRef, message: Any) -> None:
+        for _ in range(2 if isinstance(message, kind) else 1):
+            tell(ref, message)
+
+    for name in ("tell", "tell_at_once"):
+        monkeypatch.setattr(ActorRef, name, twice)
+
+
 def assert_accepted(messages: Sequence[refold.Message]) -> None:
     """Check that every provider would take a request with these messages."""
     rules = HistoryRules()
@@ -255,29 +376,16 @@ async def _by_session(session: refold.Session, ready: Callable[[], Any]) -> Any:
     return (await sending).outcome
 
 
-async def _by_token(session: refold.Session, ready: Callable[[], Any]) -> Any:
+async def _by_token(session: refold.Session, ready: Callable[[], Any], in_thread: bool = False) -> Any:
     token = refold.CancellationToken()
     sending = asyncio.create_task(session.send("go", cancel=token))
     await ready()
-    token.cancel()
-    token.cancel()
+    for reason in ("enough", None):
+        if in_thread:
+            await asyncio.to_thread(token.cancel, reason)
+        else:
+            token.cancel(reason)
     return (await sending).outcome
-
-
-async def _by_token_from_a_thread(session: refold.Session, ready: Callable[[], Any]) -> Any:
-    token = refold.CancellationToken()
-    sending = asyncio.create_task(session.send("go", cancel=token))
-    await ready()
-
-    def cancel_twice() -> None:
-        token.cancel("enough")
-        token.cancel()
-
-    thread = threading.Thread(target=cancel_twice)
-    thread.start()
-    outcome = (await sending).outcome
-    thread.join()
-    return outcome
 
 
 async def _by_task(session: refold.Session, ready: Callable[[], Any]) -> Any:
@@ -308,24 +416,27 @@ async def _by_timeout(session: refold.Session, ready: Callable[[], Any]) -> Any:
 
 
 async def _by_sibling(session: refold.Session, ready: Callable[[], Any]) -> Any:
+    failure, tasks = ValueError("of a sibling"), list[asyncio.Task[Any]]()
+
     async def fail() -> None:
         await ready()
-        raise ValueError("of a sibling")
+        raise failure
 
     async def siblings() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(fail())
-            group.create_task(session.send("go"))
+            tasks[:] = [group.create_task(session.send("go")), group.create_task(fail())]
 
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(ExceptionGroup) as caught:
         await siblings()
+    assert caught.value.exceptions == (failure,)
+    assert [task.cancelled() for task in tasks] == [True, False]
     return None
 
 
 WAYS_TO_CANCEL: dict[str, Callable[[refold.Session, Callable[[], Any]], Any]] = {
     "session.cancel": _by_session,
     "token": _by_token,
-    "token from a thread": _by_token_from_a_thread,
+    "token from a thread": partial(_by_token, in_thread=True),
     "task": _by_task,
     "timeout": _by_timeout,
     "a sibling in a group of tasks": _by_sibling,

@@ -12,6 +12,7 @@ from refold.events.core.pure_core import Recorded, plan, replan
 from refold.events.model.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
 from refold.events.model.messages import RequestReference, StopReason, Usage
 from refold.events.session import commands
+from refold.events.session import events as ev
 from refold.events.session.events import SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.react import SessionEffect, pending
@@ -237,12 +238,14 @@ class Session:
         return self.tell(commands.CancelRun(run=run, key=key))
 
     def fire(self, timer: str) -> list[SessionEvent]:
-        return self.tell(commands.RecordTimer(timer=timer))
+        return self.tell(ev.TimerFired(timer=timer))
 
-    def crash(self, tools: Sequence[str] = TOOL_NAMES, *, asked: bool = False) -> list[SessionEvent]:
+    def crash(
+        self, tools: Sequence[str] = TOOL_NAMES, *, asked: bool = False, code_changed: bool = False
+    ) -> list[SessionEvent]:
         """Lose the process: fold the decoded log again, and resume where `tools` exist."""
         self.restart()
-        return self.tell(commands.ResumeRun(tools=tuple(tools), asked=asked))
+        return self.tell(commands.ResumeRun(tools=tuple(tools), asked=asked, code_changed=code_changed))
 
     def restart(self) -> None:
         refolded = fold(self.log)

@@ -29,14 +29,14 @@ import pytest
 from refold.events import AgentConfig, CommandRejected, Recorded, WaitUntil
 from refold.events.core import content
 from refold.events.core.ids import RunId, ToolCallId
-from refold.events.model.retry import RetryPolicy
+from refold.events.model.configuration import RetryPolicy
 from refold.events.session.commands import AllowTurn, AnswerQuestion, ClearHistory, RecordQuestion, RecordToolResult
 from refold.events.session.events import Verdict
 from tests.events.conftest import TOOL_NAMES, Session, configuration, encoded, names, say, use
 
 STORIES = Path(__file__).parent / "stories"
 
-FLAGS = ("always", "asked", "broken", "cancelled", "ends_run", "now", "retryable", "stepwise")
+FLAGS = ("always", "asked", "broken", "cancelled", "code_changed", "ends_run", "now", "retryable", "stepwise")
 
 VERDICTS = {
     "allow": Verdict(),

@@ -5,15 +5,18 @@ What a user sees of them is in `tests/memory`.
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from refold import AgentMemoryError, CommandRejected, MemoryId
+from refold.events.core.ids import PayloadHash
 from refold.events.kinds.episodic import (
     EPISODIC_CORE,
     EVICTED_PER_EVENT,
@@ -28,6 +31,7 @@ from refold.events.kinds.episodic import (
     memory_id,
 )
 from refold.events.kinds.semantic import (
+    BLOCK_BYTES_MAX,
     SEMANTIC_CORE,
     ChangeDimension,
     ClearEntries,
@@ -36,6 +40,7 @@ from refold.events.kinds.semantic import (
     RemoveEntry,
     SemanticCommand,
     SemanticCore,
+    in_blocks,
 )
 from refold.events.kinds.working_memory import (
     FORGOTTEN_PER_EVENT,
@@ -48,6 +53,7 @@ from refold.events.kinds.working_memory import (
     WorkingCommand,
     WorkingCore,
 )
+from refold.events.model.payloads import PayloadRow
 from refold.scenarios.core_exploration import explore_core
 from tests.events.told_core import ToldCore
 
@@ -72,6 +78,10 @@ class Memory(ToldCore[Episodes]):
 
 def vector(*numbers: float) -> bytes:
     return struct.pack(f"<{len(numbers)}f", *numbers)
+
+
+def row(payload: str) -> PayloadRow:
+    return PayloadRow(PayloadHash(payload), 0, 2)
 
 
 def known(*commands: SemanticCommand) -> Knowledge:
@@ -179,6 +189,40 @@ def test_where_the_last_embedding_goes_the_next_has_any_dimension(between: list[
     assert (state.dimension, state.embedded) == (3, 1)
 
 
+def test_embeddings_of_a_message_lie_in_blocks_of_one_length_and_are_the_same_command() -> None:
+    puts = [PutEntry(name=f"n{number}", value="v", embedding=vector(*range(1, 33))) for number in range(10)]
+    given = [*puts[:6], ClearEntries(), PutEntry(name="none", value="v"), *puts[6:]]
+    assert in_blocks(given[:5]) == (given[:5], {})  # 640 bytes stay where they are.
+    placed, blocks = in_blocks([*given, PutEntry(name="other", value="v", embedding=vector(1, 2))])
+    assert [len(data) for data in blocks.values()] == [1280, 8]
+    for command in placed:
+        if isinstance(command, PutEntry) and isinstance(place := command.vector, PayloadRow):
+            size = 4 * place.numbers
+            assert blocks[place.payload][place.row * size :][:size] == command.embedding
+    assert [msgspec.structs.replace(each, vector=msgspec.UNSET) for each in placed if isinstance(each, PutEntry)] == [
+        *(each for each in given if isinstance(each, PutEntry)),
+        PutEntry(name="other", value="v", embedding=vector(1, 2)),
+    ]
+    large = [PutEntry(name=f"n{number}", value="v", embedding=bytes(BLOCK_BYTES_MAX // 2)) for number in range(5)]
+    assert [len(data) // BLOCK_BYTES_MAX for data in in_blocks(large)[1].values()] == [1, 0]  # The same rows, once.
+    keyed = PutEntry(name="k", value="v", embedding=vector(1, 2), key="c")
+    told = ToldCore[Knowledge](SEMANTIC_CORE, keyed, msgspec.structs.replace(keyed, vector=row("x")))
+    assert len(told.events) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        (PayloadRow(PayloadHash("x"), -1, 2), "has no numbers"),
+        (PayloadRow(PayloadHash("x"), 0, 0), "has no numbers"),
+        (PayloadRow(PayloadHash("x"), 0, 3), "has 3 numbers where those of the store have 2"),
+    ],
+)
+def test_a_place_that_cannot_be_that_of_the_embedding_is_refused(place: PayloadRow, problem: str) -> None:
+    with pytest.raises(AgentMemoryError, match=problem):
+        known(PutEntry(name="k", value="v", embedding=vector(1, 2), vector=place))
+
+
 # What is refused, and what is nothing new
 
 EPISODE = AddEpisode(agent="a", content="it", importance=0.5)
@@ -257,6 +301,7 @@ episodic_commands: st.SearchStrategy[EpisodicCommand] = st.one_of(
 names = st.sampled_from(["a", "b", "c"])
 semantic_commands: st.SearchStrategy[SemanticCommand] = st.one_of(
     st.builds(PutEntry, name=names, value=st.text(max_size=3), tags=tags, embedding=st.none() | vectors),
+    st.builds(PutEntry, name=names, value=st.text(max_size=3), vector=st.builds(row, st.sampled_from("xy"))),
     st.builds(RemoveEntry, name=names),
     st.builds(ClearEntries),
 )
@@ -277,7 +322,9 @@ def test_a_capacity_is_never_exceeded(commands: list[EpisodicCommand]) -> None:
 def test_entries_are_found_by_their_tags_and_embeddings_are_counted(commands: list[SemanticCommand]) -> None:
     told = ToldCore[Knowledge](SEMANTIC_CORE, *commands)
     state = told.state
-    assert state.embedded == sum(known.embedding is not None for known in state.entries.values())
+    assert state.embedded == sum(known.embedded for known in state.entries.values())
+    used = Counter(known.block for known in state.entries.values() if known.block)
+    assert {number: block.entries for number, block in state.blocks.items()} == used
     tagged = {(tag, name) for tag, tagged_names in state.tagged.items() for name in tagged_names}
     assert tagged == {(tag, name) for name, known in state.entries.items() for tag in known.tags}
     assert all(state.tagged.values())
@@ -302,6 +349,7 @@ def semantic_moves(state: Knowledge) -> list[SemanticCommand]:
         PutEntry(name="a", value="1", tags=("x",), embedding=vector(1, 0)),
         PutEntry(name="a", value="2", embedding=vector(1, 0, 0)),
         PutEntry(name="b", value="3", tags=("x", "y"), key="k"),
+        PutEntry(name="b", value="4", vector=row("x")),
         RemoveEntry(name="a"),
         ClearEntries(),
         ChangeDimension(dimension=2),

@@ -50,7 +50,7 @@ from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState
 from tests.events.life import Life
 
-encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder(enc_hook=list).encode
 
 class Twice:
     '''A core, each of whose functions is called twice, and must answer the same and change no state.'''

@@ -9,6 +9,7 @@ from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.messages import Usage
 from refold.events.model.refused import GuardrailTrip, Part
 from refold.events.session import commands
+from refold.events.session import events as ev
 from refold.events.session.events import InputQueued, ModelInterrupted
 from tests.events.conftest import Session, configuration, encoded, names, response, say, use
 from tests.events.story import after
@@ -39,7 +40,7 @@ COMMANDS: dict[str, commands.SessionCommand] = {
     "cancel a stranger": commands.CancelRun(run=RunId("run_900")),
     "resume": commands.ResumeRun(),
     "resume, asked": commands.ResumeRun(asked=True),
-    "timer": commands.RecordTimer(timer="deadline:run_3"),
+    "timer": ev.TimerFired(timer="deadline:run_3"),
     "send for now": commands.SendInput(content=(say("Hello"),), now=True),
     "send step by step": commands.SendInput(content=(say("Hello"),), stepwise=True),
     "send for later": commands.SendInput(content=(say("Hello"),), due_at=5),
@@ -50,16 +51,16 @@ COMMANDS: dict[str, commands.SessionCommand] = {
     "set aside": commands.SetContentAside(named=(3, None, None), parts=(Part(0, 0),), at=99),
     "set aside nothing": commands.SetContentAside(named=(3, None, None), parts=(Part(99, 0), Part(0, 99)), at=99),
     "take back": commands.TakeContentBack(aside=3),
-    "interruption": commands.RecordModelInterruption(turn=1, asked=5),
+    "interruption": ev.ModelInterrupted(turn=1, asked=5),
     "decide for always": commands.DecideApproval(call=CALL, allowed=True, always=True),
     "deny for always": commands.DecideApproval(call=CALL, allowed=False, always=True),
     "result that ends the run": commands.RecordToolResult(call=CALL, content=(say("done"),), ends_run=True),
     "result that breaks": commands.RecordToolResult(call=CALL, content=(), kind="permanent", broken=True),
-    "retry timer": commands.RecordTimer(timer="retry:5"),
-    "expiry timer": commands.RecordTimer(timer="expiry:7"),
-    "input timer": commands.RecordTimer(timer="input:3"),
-    "call waits": commands.RecordCallWaiting(call=CALL, waits=True),
-    "call goes on": commands.RecordCallWaiting(call=CALL, waits=False),
+    "retry timer": ev.TimerFired(timer="retry:5"),
+    "expiry timer": ev.TimerFired(timer="expiry:7"),
+    "input timer": ev.TimerFired(timer="input:3"),
+    "call waits": ev.ToolCallWaiting(call=CALL, waits=True),
+    "call goes on": ev.ToolCallWaiting(call=CALL, waits=False),
 }
 
 
@@ -242,9 +243,7 @@ def test_tokens_of_an_interrupted_answer_are_not_counted_to_the_next_run(session
 def test_what_had_come_of_an_answer_is_evidence_with_its_tokens_and_the_call_goes_on(session: Session) -> None:
     session.send()
     before = session.pending
-    command = commands.RecordModelInterruption(
-        turn=1, asked=5, content=(say("Half an"), say(" ")), usage=Usage(output_tokens=3)
-    )
+    command = ev.ModelInterrupted(turn=1, asked=5, content=(say("Half an"), say(" ")), usage=Usage(output_tokens=3))
     (interrupted,) = session.tell(command)
     assert isinstance(interrupted, ModelInterrupted)
     assert (interrupted.asked, interrupted.content) == (5, (say("Half an"),))
@@ -258,7 +257,7 @@ def test_the_tokens_of_another_model_call_are_not_the_runs(session: Session) -> 
     session.send()
     session.cancel()
     session.send()
-    session.tell(commands.RecordModelInterruption(turn=1, asked=5, usage=Usage(output_tokens=3)))
+    session.tell(ev.ModelInterrupted(turn=1, asked=5, usage=Usage(output_tokens=3)))
     assert session.state.run is not None
     assert (session.state.run.usage, session.state.usage) == (Usage(), Usage(output_tokens=3))
 
@@ -266,4 +265,4 @@ def test_the_tokens_of_another_model_call_are_not_the_runs(session: Session) -> 
 def test_nothing_is_recorded_before_the_session_is_open() -> None:
     session = Session()
     with pytest.raises(CommandRejected, match="not open"):
-        session.tell(commands.RecordModelInterruption(turn=1, asked=5))
+        session.tell(ev.ModelInterrupted(turn=1, asked=5))

@@ -6,8 +6,16 @@ from typing import Any
 
 from refold.events import SESSION_CORE, Message, fold
 from refold.events.core.ids import RunId, ToolCallId
-from refold.events.core.pure_core import plan
-from refold.events.session.commands import ImportHistory, RecordToolResult, SendInput, SessionCommand
+from refold.events.core.pure_core import Wait, WaitUntil, plan
+from refold.events.session.commands import (
+    AnswerQuestion,
+    ImportHistory,
+    RecordQuestion,
+    RecordToolResult,
+    SendInput,
+    SessionCommand,
+)
+from refold.events.session.events import QuestionAnswered, TimerFired
 from refold.events.session.react import CALLS_RUNNING_MAX, pending, react
 from tests.events.conftest import ALLOW, DENY, Session, configuration, encoded, names, response, say, use
 
@@ -44,24 +52,28 @@ def test_react_changes_no_state_gives_the_same_twice_and_nothing_more_after_a_ba
         assert react(session.state, batch.events[-1]) == []
 
 
-def instructions(calls: int) -> int:
-    """Return how many bytecode instructions it takes to decide about an answer with so many calls, and its results."""
+def lines_run(calls: int) -> int:
+    """Return how many lines are run to decide about so many calls of an answer, each of which asks a question."""
     count = 0
 
-    def trace(frame: FrameType, what: str, _: object) -> Any:
+    def trace(_: FrameType, what: str, __: object) -> Any:
         nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += what == "opcode"
+        count += what == "line"
         return trace
 
     state = fold(Session(configuration()).log)
     plan(SESSION_CORE, state, SendInput(content=(say("Hello"),)), 1)
     answer = response(RunId("run_3"), 1, [use("look") for _ in range(calls)], "tool_use", (ALLOW,) * calls)
-    results = [RecordToolResult(call=ToolCallId(f"call_6_{place}"), content=()) for place in range(calls)]
+    ids = [ToolCallId(f"call_6_{place}") for place in range(calls)]
+    commands: list[SessionCommand] = [
+        answer,
+        *(RecordQuestion(call=call, number=1, question="?", answer_schema={}, expires_at=2) for call in ids),
+        *(AnswerQuestion(call=call, answer="yes") for call in ids),
+        *(RecordToolResult(call=call, content=()) for call in ids),
+    ]
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        commands: list[SessionCommand] = [answer, *results]
         for command in commands:
             plan(SESSION_CORE, state, command, 1)
             pending(state)
@@ -71,6 +83,27 @@ def instructions(calls: int) -> int:
     return count
 
 
-def test_deciding_about_calls_costs_a_number_of_instructions_that_grows_only_as_their_number() -> None:
+def test_deciding_about_calls_runs_a_number_of_lines_that_grows_only_as_their_number() -> None:
     few = CALLS_RUNNING_MAX * 2
-    assert instructions(few * 2) < instructions(few) * 2.5
+    assert lines_run(few * 2) < lines_run(few) * 2.5
+
+
+def test_of_many_calls_that_ask_the_first_are_waited_for_and_the_one_whose_time_is_over_next(session: Session) -> None:
+    session.send()
+    count = CALLS_RUNNING_MAX + 3
+    session.answer(*(use("look") for _ in range(count)))
+    calls, now = session.calls, session.now
+    for place, call in enumerate(calls):
+        due_at = now + count - place
+        session.tell(RecordQuestion(call=call, number=1, question="?", answer_schema={}, expires_at=due_at))
+    for place in reversed(range(count)):
+        kinds = [type(effect) for effect in session.pending if isinstance(effect, Wait)]
+        assert kinds == [Wait, WaitUntil] * min(place + 1, CALLS_RUNNING_MAX) + [WaitUntil] * (
+            place >= CALLS_RUNNING_MAX
+        )
+        first = min((effect for effect in session.pending if type(effect) is WaitUntil), key=lambda wait: wait.due_at)
+        assert first.due_at == now + count - place
+        answered = session.tell(TimerFired(timer=first.key))[1]
+        assert isinstance(answered, QuestionAnswered)
+        assert (answered.call, answered.expired) == (calls[place], True)
+    assert session.pending_keys == [f"tool:{call}.1" for call in reversed(calls)][:CALLS_RUNNING_MAX]

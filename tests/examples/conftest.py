@@ -1,17 +1,12 @@
-"""Makes `examples` importable, and nothing else that lies beside it; runs examples and `refold` as their users do."""
+"""Runs examples and `refold` as their users do."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
-
-_examples = ModuleType("examples")
-_examples.__path__ = [str(ROOT / "examples")]
-sys.modules.setdefault("examples", _examples)
 
 
 def run_example(name: str, folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from refold.events.kinds.breaker import BreakerState, CallEnd, Permit
 from refold.providers import FallbackProvider
 from refold.providers.scripted import ScriptItem
 from refold.resilience import CircuitBreaker
-from refold.resilience.breaker_state import BreakerSettings
+from refold.resilience.breaker import BreakerSettings
 
 DOWN = ProviderError("refused", kind="connection", retryable=True)
 

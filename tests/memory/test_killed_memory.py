@@ -25,7 +25,7 @@ async def main():
         for number in range(int(sys.argv[2]), 10_000):
             await memory.add_episode("a", f"tea {number}", number % 7 / 10)
             await memory.recall("a", f"tea {number % 3}", 2)
-            await facts.put(f"k{number % 20}", f"v{number}", ["t"], embedding=[1, number])
+            await facts.put(f"k{number % 20}", f"v{number}", ["t"], embedding=[1, number] * 150)
             await working.set(f"n{number % 9}", str(number))
             await imported.add_episodes([NewEpisode("a", f"{number} {place}") for place in range(100)])
             name = f"e{number} {await graph.count()}"
@@ -62,7 +62,7 @@ async def test_nothing_acknowledged_is_lost_and_what_was_added_together_is_whole
             assert await memory.count("a") == min(30, len(added))
             assert (await working.items()).get(f"n{last % 9}") is not None
             assert await facts.get(f"k{last % 20}") in (f"v{last}", f"v{last + 20}")
-            assert (await facts.similar([1, last], k=1, threshold=0.999)) != []
+            assert (await facts.similar([1, last] * 150, k=1, threshold=0.999)) != []
             count = await imported.count()
             assert count % 100 == 0
             assert count >= 100 * (last + 1)

@@ -30,7 +30,7 @@ class Agents:
         async with runtime_of(self.log, clock=self.clock, **stores):
             for number in range(3):
                 await self.memory.add_episode("a", f"tea {number}", 0.8)
-                await self.facts.put("k", f"v{number}", embedding=[1, number])
+                await self.facts.put("k", f"v{number}", embedding=[1, number] * 150)
                 await self.working.set(f"n{number}", "v")
                 self.positions.append((await self.log.read_all(limit=10_000))[-1].position)
                 await self.clock.advance(HOUR_S)
@@ -48,9 +48,13 @@ async def test_each_place_has_what_was_there_then() -> None:
         assert [each.importance for each in found] == pytest.approx(sorted(expected, reverse=True), rel=1e-12)
         facts = await agents.facts.at(agents.log, position=position)
         assert await facts.get("k") == f"v{number}"
-        assert [each.value for each in await facts.similar([0, 1])] == [f"v{number}"]
+        assert [each.value for each in await facts.similar([0, 1] * 150)] == [f"v{number}"]
         working = await agents.working.at(agents.log, position=position)
         assert list(await working.items()) == [f"n{each}" for each in range(max(0, number - 1), number + 1)]
+    facts = await agents.facts.at(agents.log, position=agents.positions[0])
+    for number, position in enumerate(agents.positions):
+        assert await facts.move_on(agents.log, position, 0) == (number > 0)
+        assert [each.score for each in await facts.similar([1, number] * 150)] == [1.0]
     assert await (await agents.memory.at(agents.log)).count() == 0
     assert await (await agents.memory.at(agents.log, position=0)).count() == 0
     assert await (await agents.memory.at(agents.log, version=2)).count() == 2

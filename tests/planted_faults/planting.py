@@ -94,7 +94,8 @@ def run_copy(folder: Path, *arguments: str, timeout_s: float, **environment: str
 def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield child
+            if "overload" not in [ast.unparse(decorator) for decorator in child.decorator_list]:
+                yield child
         else:
             yield from _definitions(child)
 

@@ -12,8 +12,8 @@ from openai.types.chat import completion_create_params as params
 from refold import ModelResponse
 from refold.events.model.messages import Delta
 from refold.providers.http.wire import WireEvent
-from refold.providers.openai.names import call_id_forms
 from refold.providers.openai.provider import OpenAIFormat
+from refold.providers.openai.request import call_id_forms
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 CALL_ID = re.compile(r"[a-zA-Z0-9]{9}")

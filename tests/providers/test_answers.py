@@ -12,8 +12,8 @@ from refold import ModelResponse, ProviderError, ToolUseBlock
 from refold.events.core.content import JsonObject
 from refold.events.session.events import Verdict
 from refold.events.session.normalise import recorded_answer
+from refold.providers.anthropic.answer import ANSWER_CHARACTERS_MAX
 from refold.providers.anthropic.provider import AnthropicFormat
-from refold.providers.anthropic.stream import ANSWER_CHARACTERS_MAX
 from refold.providers.http.wire import WireEvent
 from refold.providers.openai.provider import OpenAIFormat
 from tests.providers.anthropic_messages import body_of, events_of, message, read_chunks, read_events, stream_of

@@ -17,9 +17,10 @@ from refold.events.core.content import (
     JsonObject,
 )
 from refold.events.model.configuration import ToolSpec
-from refold.providers.anthropic.history import EMPTY_ERROR_TEXT, NO_RESULT_TEXT
+from refold.providers.anthropic.history import EMPTY_ERROR_TEXT
 from refold.providers.anthropic.provider import AnthropicFormat
 from refold.providers.anthropic.request import AnthropicOptions, wire_name
+from refold.providers.http.history import NO_RESULT_TEXT
 from tests.providers.anthropic_messages import CITATION, body_of, checked_request, message
 from tests.providers.conversation import IMAGE, STORED, assistant, call, result, user
 

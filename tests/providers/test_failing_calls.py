@@ -1,6 +1,6 @@
 """Runs whose provider dies in mid-answer, or asks for a pause: resumed, and kept to.
 
-What a run does about a call that failed is tested in `tests/conformance/test_retries.py`.
+What a run does about a call that failed is tested in `tests/conformance/runs/test_retries.py`.
 """
 
 import asyncio

@@ -222,6 +222,21 @@ async def test_h6_closing_closes_every_provider_also_where_one_fails() -> None:
     assert sorted(closed) == ["a", "b", "c"]
 
 
+class Plain:
+    async def complete(self, request: refold.ModelRequest) -> Any:
+        return refold.say("from the second")
+
+
+class GivesItsText(Plain):
+    async def complete(self, request: refold.ModelRequest) -> Any:
+        return "only a text"
+
+
+async def test_h6_what_is_no_answer_is_told_as_of_a_provider_alone() -> None:
+    with pytest.raises(refold.ProviderError, match=r"gave an answer that cannot be used: .* not a ModelResponse"):
+        await FallbackProvider([GivesItsText()]).complete(refold.ModelRequest(model="m", system_prompt="", messages=()))
+
+
 class NoStream(refold.ScriptedProvider):
     async def stream(self, request: refold.ModelRequest) -> Any:  # type: ignore[override]
         return refold.say("not a stream")
@@ -241,11 +256,6 @@ class UnclosableStream:
 
     async def aclose(self) -> None:
         raise RuntimeError("cannot be closed")
-
-
-class Plain:
-    async def complete(self, request: refold.ModelRequest) -> Any:
-        return refold.say("from the second")
 
 
 BROKEN_OFF = refold.cut(refold.say("a long answer", usage=refold.Usage(input_tokens=3)), after=0)

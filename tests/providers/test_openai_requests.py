@@ -219,7 +219,7 @@ def test_an_unbalanced_history_is_repaired_where_its_meaning_is_certain() -> Non
 @pytest.mark.parametrize(
     ("messages", "more", "words"),
     [
-        ([assistant(call("a"), call("a"))], {}, "share an id"),
+        ([assistant(call("a"), call("a"))], {}, "share the id"),
         ([user(call("a"))], {}, "user's and holds a tool call"),
         ([user(STORED)], {}, "was not loaded"),
         ([user(result("go", STORED))], {}, "was not loaded"),

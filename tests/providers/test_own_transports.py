@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from refold import AgentConfig, AgentRuntime, Failed, ProviderError, say
+from refold import AgentConfig, AgentRuntime, Failed, ProviderError, RetryPolicy, say
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, piece, streamed
 
 
@@ -58,7 +58,7 @@ async def test_what_a_transport_raises_shows_no_key_anywhere(
     error: type[Exception], streaming: bool, late: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    config = AgentConfig(model="m", streaming=streaming)
+    config = AgentConfig(model="m", streaming=streaming, retry=RetryPolicy(attempts_max=1))
     transport = Raising(error, late=late)
     async with (
         LetterProvider("https://example.com", transport=transport) as provider,

@@ -14,7 +14,7 @@ from refold.actors import ManualClock
 from refold.events.core.pure_core import Recorded, evolve_all, plan
 from refold.events.kinds import breaker
 from refold.resilience import BreakerBackend
-from refold.resilience.breaker_state import BreakerSettings
+from refold.resilience.breaker import BreakerSettings
 
 SETTINGS = BreakerSettings(threshold=2, recovery_us=10_000_000, probe_us=4_000_000)
 

@@ -442,6 +442,9 @@ async def test_agents_whose_providers_have_one_name_share_a_circuit(clock: Manua
         assert (await (await runtime.session("s")).send("go")).text == "done"
     assert (len(down.requests), len(other.requests)) == (1, 1), "the third call found it open"
     assert await types_in(log, "breaker/openai") == ["BreakerConfigured", "FailureCounted", "CircuitOpened"]
+    async with refold.AgentRuntime(agent_of("later", down, refold.say("helped")), log=log, clock=clock) as runtime:
+        assert (await (await runtime.session("later")).send("go")).text == "helped"
+    assert len(down.requests) == 1, "an agent of the next runtime finds it open"
     with pytest.raises(
         refold.ConfigError, match=r"the stream breaker/openai; give each .* or breakers of one name the same"
     ):

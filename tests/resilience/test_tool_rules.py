@@ -93,7 +93,7 @@ async def kinds_of(session: Session) -> list[str]:
     return [event.kind for event in await events_of(session, ToolCallFailed)]
 
 
-# Retries: what holds of them wherever an attempt fails is in `tests/conformance/test_retries.py`.
+# Retries: what holds of them wherever an attempt fails is in `tests/conformance/runs/test_retries.py`.
 
 
 @pytest.mark.parametrize(

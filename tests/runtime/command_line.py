@@ -1,11 +1,13 @@
 """The `refold` command for tests: inside this process, as a process of its own, and what it leaves in a log."""
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import typer
 from typer.testing import CliRunner, Result
 
 from refold.commands.cli import app
@@ -15,6 +17,10 @@ from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore
 from tests.runtime.terminal import COMMAND
+
+COMMANDS = typer.main.get_command(app)
+# Typer's runner makes all commands anew each time, which takes longer than most of them.
+vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
 
 
 def run(*arguments: object, columns: int = 80, stdin: str | bytes | None = None) -> Result:

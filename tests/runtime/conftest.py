@@ -52,8 +52,8 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture
 def folder(working_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the modules `agents` and `tills`, and no keys."""
-    for name in ("agents", "tills"):
+    """A working directory with the modules `agents`, `stalls` and `tills`, and no keys."""
+    for name in ("agents", "stalls", "tills"):
         shutil.copy(Path(__file__).with_name(f"sample_{name}.py"), working_directory / f"{name}.py")
     for name in PROVIDER_VARIABLES:
         monkeypatch.delenv(name, raising=False)

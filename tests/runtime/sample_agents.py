@@ -1,6 +1,7 @@
 """Agents of a user, which tests of commands load as the module `agents` of a working directory."""
 
 import asyncio
+import dataclasses
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -114,7 +115,7 @@ def saying_whose(deps: object) -> refold.Agent:
     ]
     return refold.Agent(
         config=refold.AgentConfig(model="m", system_prompt=lambda context: f"You work at {context.deps}."),
-        provider=refold.ScriptedProvider(told),
+        provider=refold.ScriptedProvider(told * 2),
         tools=[whose],
         deps=deps,
     )
@@ -186,3 +187,46 @@ def watched(call: refold.ProposedCall) -> refold.Allow:
 
 
 desk_watched = desk_of(policy=watched)
+
+
+@dataclasses.dataclass
+class Address:
+    street: str
+    number: int
+
+
+@refold.tool(tier="observe", effect="pure")
+async def deliver(context: refold.ToolContext[Any]) -> str:
+    note = await context.ask("What stands on it?")
+    address = await context.ask("Which address?", type=Address)
+    return f"{note!r} to {address.street} {address.number}"
+
+
+def courier(request: refold.ModelRequest) -> Any:
+    """Answer a result with it, `ask` with a helper that delivers, and anything else by delivering."""
+    last = request.messages[-1].content[-1]
+    if isinstance(last, refold.ToolResultBlock):
+        return refold.say(last.text)
+    return refold.use("helper", {"task": "it"}) if request.messages[-1].text == "ask" else refold.use("deliver", {})
+
+
+def clerk_says(request: Any) -> Any:
+    if len(request.messages) == 1:
+        return refold.use("pay", {"amount": 7})
+    return refold.say(f"It says: {request.messages[-1].content[0].text}")
+
+
+def boss_says(request: Any) -> Any:
+    if len(request.messages) == 1:
+        return refold.use("clerk", {"task": "Pay it."})
+    return refold.say(f"Done: {request.messages[-1].content[0].text}")
+
+
+clerk = refold.Agent(name="clerk", config=config, provider=refold.ScriptedProvider([clerk_says] * 9), tools=[pay])
+boss = refold.Agent(
+    name="boss", config=config, provider=refold.ScriptedProvider([boss_says] * 9), tools=[clerk.as_tool()]
+)
+helper = refold.Agent(name="helper", config=config, provider=refold.ScriptedProvider([courier] * 9), tools=[deliver])
+asking = refold.Agent(
+    name="asking", config=config, provider=refold.ScriptedProvider([courier] * 9), tools=[deliver, helper.as_tool()]
+)

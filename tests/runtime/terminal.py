@@ -31,7 +31,7 @@ class Terminal:
             stdout=inside,
             stderr=inside,
             cwd=folder,
-            env={**QUIET, "TERM": "dumb", **environment},
+            env={**QUIET, "TERM": "dumb", "XDG_STATE_HOME": str(folder.absolute() / "state"), **environment},
             start_new_session=True,
         )
         os.close(inside)

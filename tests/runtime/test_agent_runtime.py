@@ -135,9 +135,12 @@ async def test_events_carry_causes_that_lead_back_to_the_input() -> None:
     assert {item.correlation for item in chain} == {"session/s@3"}
 
 
-async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_for_itself() -> None:
+@pytest.mark.parametrize("way", ["send", "stream"])
+async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_for_itself(way: str) -> None:
     @refold.tool
     async def ask_myself() -> str:
+        if way == "stream":
+            return str([item async for item in session.stream("and?")])
         return (await session.send("and?")).text
 
     async with talking(refold.use("ask_myself"), refold.say("I see."), tools=[ask_myself]) as (session, _):

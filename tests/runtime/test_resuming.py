@@ -5,9 +5,9 @@ import asyncio
 import msgspec
 
 from refold.actors import Actor, ActorSystem, ManualClock
-from refold.events import SESSION_CODEC, RecordedEvent
+from refold.events import SESSION_CODEC
 from refold.events.core.errors import PersistenceError
-from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
+from refold.events.core.ids import RunId, SessionId
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
 from refold.events.model.messages import RequestReference
 from refold.events.session.events import RequestBuilt, RunCompleted, RunResumed, SessionEvent
@@ -15,6 +15,7 @@ from refold.publishing.event_bus import EventBus
 from refold.stores import EventStore, InMemoryStore, batch
 from refold.takeover import PROBATION_S, resume_open_runs
 from tests.conformance.failing_store import FailingStore
+from tests.runtime.talking import recorded_event
 
 RESUMED = RunResumed(run=RunId("run_1"), code=CodeIdentity(refold="0.1.0", core=CORE_VERSION), fingerprint="")
 
@@ -47,17 +48,12 @@ class Setup:
             events = (SESSION_CODEC.encode(event),)
             await self.store.append([msgspec.structs.replace(opened, expected_version=version, events=events)])
 
+    async def resume(self) -> None:
+        heads = await self.store.list_streams(prefix="session/", with_pending=True)
+        await resume_open_runs(self.system, self.event_bus, self.store, heads)
+
     def happens(self, session: str, event: SessionEvent) -> None:
-        recorded = RecordedEvent(
-            stream=StreamName(f"session/{session}"),
-            version=5,
-            position=5,
-            time=0,
-            event=event,
-            batch=5,
-            correlation=EventRef(""),
-            causation=None,
-        )
+        recorded = recorded_event(event, session, 5)
         self.event_bus.recorded(SessionId(session), [recorded])
 
 
@@ -68,7 +64,7 @@ async def test_runs_that_were_resumed_in_vain_go_on_last_and_each_after_the_one_
     await setup.open_run("c", RESUMED)
     await setup.open_run("d")
     await setup.store.append([batch("session/closed", 0)])
-    resuming = asyncio.create_task(resume_open_runs(setup.system, setup.event_bus, setup.store))
+    resuming = asyncio.create_task(setup.resume())
     await setup.clock.settle()
     assert setup.woken == ["d", "a"]
     setup.happens("a", RESUMED)
@@ -94,7 +90,7 @@ async def test_a_stream_that_cannot_be_read_costs_its_own_session_only() -> None
     setup = Setup(store)
     for session in "abc":
         await setup.open_run(session)
-    await resume_open_runs(setup.system, setup.event_bus, setup.store)
+    await setup.resume()
     await setup.clock.settle()
     assert setup.woken == ["a", "b", "c"]
     await setup.system.close()

@@ -20,8 +20,10 @@ import shlex
 import sqlite3
 import subprocess
 from contextlib import closing
+from difflib import unified_diff
 from pathlib import Path
 
+import refold
 from tests.runtime.command_line import run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "text"
@@ -31,6 +33,7 @@ REPLACED = {
     r"(?!2026-05-28 20:2)\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z": "YYYY-MM-DD hh:mm:ss.mmmZ",
     r"note: SQLite \d.*\n": "",  # Said of some versions of SQLite; see `known_fault`.
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}": "(new)",
+    rf"\brefold {re.escape(refold.__version__)}\b": "refold (version)",
 }
 
 
@@ -48,7 +51,7 @@ def compare(path: Path, title: str, text: str, found: str) -> None:
     if WRITTEN_ANEW:
         path.write_text(path.read_text().replace(f"## {title}\n{text}", f"## {title}\n{found}"))
     else:
-        assert found == text
+        assert found == text, "\n".join(unified_diff(text.splitlines(), found.splitlines(), lineterm="", n=1))
 
 
 def played(text: str, folder: Path) -> str:

@@ -116,19 +116,9 @@ async def made_later() -> Agent:
     return made()
 
 
-def made_for(who: str) -> Agent:
-    """Return an agent for one user."""
-    return made()
-
-
 def made_of_nothing() -> Agent:
     """Return no agent."""
     return Agent(config=AgentConfig(model=""), provider=ScriptedProvider([]))
-
-
-def made_never() -> Agent:
-    """Let the process end."""
-    raise SystemExit(3)
 
 
 @tool(effect="idempotent")

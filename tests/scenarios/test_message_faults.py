@@ -11,10 +11,11 @@ from tests.scenarios.rehearsed import ACTS, played
 
 @pytest.mark.parametrize("after_s", [0.0, 1.0, 200.0])
 def test_every_reply_may_come_twice(after_s: float) -> None:
-    replies = played().operations["reply"]
+    undisturbed = played()
+    replies = undisturbed.operations["reply"]
     report = played(*(faults.DuplicateReply(nth=nth, after_s=after_s) for nth in range(1, replies + 1)))
     assert len(report.happened) >= replies - 3
-    assert report.outcomes == played().outcomes
+    assert report.outcomes == undisturbed.outcomes
 
 
 @pytest.mark.parametrize("seconds", [30.0, 300.0])

@@ -51,11 +51,11 @@ def test_a_client_that_asks_once_only_is_not_told_and_its_run_ends() -> None:
 
 
 def test_an_actor_may_fail_before_any_reply() -> None:
-    replies = played().operations["reply"]
-    for nth in range(1, replies + 1, 3):
+    undisturbed = played()
+    for nth in range(1, undisturbed.operations["reply"] + 1, 3):
         report = played(faults.ActorFails(nth=nth))
         assert report.happened == (faults.ActorFails(nth=nth),)
-        assert report.outcomes == played().outcomes
+        assert report.outcomes == undisturbed.outcomes
 
 
 def test_calls_that_share_an_index_on_the_wire_are_two() -> None:

@@ -65,6 +65,17 @@ def test_a_session_lives_through_all_that_a_machine_can_do() -> None:
     assert machine.process.world.life >= 4
 
 
+@pytest.mark.parametrize("step", range(1, 9))
+def test_a_process_may_die_at_each_step_also_where_its_loop_was_about_to_end(step: int) -> None:
+    machine = OwnMachine()
+    machine.begin(seed=0, deviations={})
+    machine.advance(1.0)
+    machine.go_wrong(faults.CrashAtStep(nth=step))
+    machine.advance(1.0)
+    machine.every_promise_is_kept()
+    machine.teardown()
+
+
 SEARCH = """
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test

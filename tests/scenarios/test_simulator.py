@@ -169,18 +169,24 @@ def test_drawn_scenarios_break_nothing(make: Callable[..., Agent], seeds: range,
     assert happened == ({"lost", "damaged", "crash"} if "snapshots" in drawing else set())
 
 
-def test_a_cancel_may_come_before_any_step_also_of_a_process_that_dies_then() -> None:
+FEW_AND_MANY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)], ids=["few", "many"])
+"""Of many places in time, every day some."""
+
+
+@FEW_AND_MANY
+def test_a_cancel_may_come_before_any_step_also_of_a_process_that_dies_then(every: int) -> None:
     cancelled = 0
-    for nth in range(40, 360, 16):
+    for nth in range(40, 360, 16 * every):
         report = played(faults.CancelAtStep(nth=nth, session="a"), faults.CrashAtStep(nth=nth + 3))
         assert report.lives == 2
         cancelled += report.outcomes[0] == "Cancelled"
-    assert cancelled > 3
+    assert cancelled > 3 // every
 
 
-def test_a_cancel_may_meet_the_failure_of_a_model_or_an_input_that_follows_at_once() -> None:
+@FEW_AND_MANY
+def test_a_cancel_may_meet_the_failure_of_a_model_or_an_input_that_follows_at_once(every: int) -> None:
     acts = (Say(session="a"), Say(session="a", text="go on"))
-    for nth in range(34, 74, 2):
+    for nth in range(34, 74, 2 * every):
         planned = (faults.ProviderRefuses(nth=1), faults.CancelAtStep(nth=nth, session="a"))
         Simulator(agent()).run(Scenario(acts=acts, faults=planned)).raise_if_broken()
 
@@ -206,9 +212,10 @@ def test_who_has_lost_the_log_takes_what_another_has_cleared_for_its_own() -> No
     assert report.outcomes == ("Completed", "done")
 
 
-def test_who_has_lost_the_log_tells_what_another_has_cancelled() -> None:
+@FEW_AND_MANY
+def test_who_has_lost_the_log_tells_what_another_has_cancelled(every: int) -> None:
     cancelled = 0
-    for tenth in range(300, 340, 3):
+    for tenth in range(300, 340, 3 * every):
         scenario = Scenario(
             acts=(Say(session="a", at_s=30), Cancel(session="a", at_s=tenth / 10)),
             faults=(faults.SecondRuntime(at_s=9),),
@@ -216,7 +223,7 @@ def test_who_has_lost_the_log_tells_what_another_has_cancelled() -> None:
         report = Simulator(agent()).run(scenario)
         report.raise_if_broken()
         cancelled += report.outcomes[0] == "Cancelled"
-    assert cancelled > 3
+    assert cancelled > 3 // every
 
 
 def test_a_cancel_that_a_full_disk_keeps_away_may_come_too_late() -> None:

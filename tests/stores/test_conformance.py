@@ -43,7 +43,23 @@ class DropsPayloads(InMemoryStore):
         return await super().append(batches)
 
 
-@pytest.mark.parametrize("broken", [ForgetsThePage, AppendsOneByOne, ExpectsNothing, ListsInAnyOrder, DropsPayloads])
+class ReadsForksWithoutTheirPrefix(InMemoryStore):
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        events = await super().read_stream(stream, after_version=after_version)
+        return [event for event in events if event.stream == stream][:limit]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ForgetsThePage,
+        AppendsOneByOne,
+        ExpectsNothing,
+        ListsInAnyOrder,
+        DropsPayloads,
+        ReadsForksWithoutTheirPrefix,
+    ],
+)
 def test_the_suite_finds_a_store_that_breaks_a_promise(broken: type[InMemoryStore]) -> None:
     class Suite(EventStoreConformance):
         async def make_store(self) -> InMemoryStore:

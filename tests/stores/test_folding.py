@@ -5,6 +5,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from copy import copy as copied
 from copy import deepcopy
 from itertools import groupby
@@ -28,7 +29,15 @@ from refold.inspection.kinds import KINDS
 from refold.inspection.log_reading import kind_of
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.append_rules import BYTES_MAX
-from refold.stores.folding import BYTES_PER_STEP, EVENTS_PER_PAGE, EVENTS_PER_STEP, Fold, state_codec
+from refold.stores.folding import (
+    BYTES_PER_STEP,
+    EVENTS_PER_PAGE,
+    EVENTS_PER_STEP,
+    Causes,
+    Fold,
+    causes_after,
+    state_codec,
+)
 
 GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("format-1-core-4*.db"))
 
@@ -97,6 +106,11 @@ async def test_from_a_snapshot_at_any_batch_every_kind_folds_to_the_same(golden:
         whole = of_kind(head.stream)
         await whole.read(store, snapshots_from=None)
         assert whole.state == evolve_all(KINDS[kind_of(head.stream)].core, map(whole._codec.decode, stored))
+        causes: Causes = {}
+        for item in stored:
+            if item.batch == item.version:
+                causes = causes_after(causes, item.pending or (), item.version, item.correlation)
+        assert whole.causes == causes
         for end in [item.batch - 1 for item in stored if item.batch == item.version > 1] + [head.version]:
             until = of_kind(head.stream)
             await until.read(store, snapshots_from=None, version=end)
@@ -271,7 +285,7 @@ async def test_a_damaged_row_of_a_file_is_ignored(tmp_path: Path) -> None:
             await store.append([batch])
         await store.save_snapshot(snapshot)
     for change, used in (("version = version", True), ("state = zeroblob(length(state))", False)):
-        with sqlite3.connect(log) as connection:
+        with closing(sqlite3.connect(log)) as connection, connection:
             connection.execute(f"UPDATE snapshots SET {change}")
         async with await SQLiteStore.open(log, read_only=True) as store:
             fold = of_kind(head.stream)
@@ -443,12 +457,35 @@ def test_a_sealed_list_is_like_the_list_that_it_was_made_of(length: int) -> None
     grown.extend([-2, -3])
     assert (len(grown), grown[-3:], bool(sealed())) == (length + 3, [-1, -2, -3], bool(plain))
     assert grown == [*plain, -1, -2, -3]
+    for origin in (sealed(), SealedList[int](decode, [], [*plain])):
+        for count in {0, length // 2, max(length - 1, 0), length}:
+            begun = origin.beginning(count)
+            again = begun.beginning(count // 2)
+            origin.append(-1)
+            begun.extend([-2, -3])
+            assert [*begun] == [*plain[:count], -2, -3]
+            assert [*again] == plain[: count // 2]
+            assert b"".join(begun.pieces()) == lines([*plain[:count], -2, -3])
     with pytest.raises(TypeError, match="grows at its end"):
         grown.insert(0, 1)
     with pytest.raises(TypeError, match="never changed"):
         grown[0] = 1
     with pytest.raises(TypeError, match="never changed"):
         del grown[0]
+
+
+def test_the_beginning_of_a_history_copies_less_than_a_piece_of_it() -> None:
+    class Watched(list[int]):
+        taken = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            self.taken += 1
+            return super().__getitem__(place)
+
+    items = Watched(range(40_000))
+    begun = SealedList[int](msgspec.json.Decoder(int).decode_lines, [], items).beginning(39_999)
+    assert (len(begun), items.taken < SEALED_ITEMS) == (39_999, True)
+    assert (begun[-1], begun[20_000]) == (39_998, 20_000)
 
 
 def test_messages_of_a_new_session_are_a_list() -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command
-from refold.commands.output import console, one_line, write_json, write_paragraph
+from refold.commands.execution import CommandAnswer, JsonOption, LogArgument, argument, command
+from refold.commands.output import Progress, one_line, write_paragraph
 
 
 @command
@@ -12,7 +12,7 @@ async def backup(
     log: LogArgument,
     copy: Annotated[Path, argument("COPY", "Path of the new log; a file that is there already is refused.")],
     as_json: JsonOption = False,
-) -> int:
+) -> CommandAnswer:
     """Copy a log in its present state, also while a runtime writes it.
 
     SQLite's own backup makes the copy, so that what still stands in the WAL beside the log is in it: a copy of the file
@@ -25,11 +25,12 @@ async def backup(
     from refold.stores.sqlite.store import SQLiteStore
 
     async with await SQLiteStore.open(log, read_only=True) as store:
-        await store.back_up(copy)
+        name = store.name
+        with Progress(quiet=as_json) as progress:
+            await store.back_up(copy, progress=progress)
     made = absolute(copy)
     size = made.stat().st_size
-    if as_json:
-        write_json({"log": str(log), "copy": str(made), "bytes": size})
-    else:
-        write_paragraph(console(), f"made {one_line(str(made))}: {size:,} bytes", style="bold")
-    return EXIT_OK
+    words = f"made {one_line(str(made))}: {size:,} bytes"
+    return CommandAnswer(
+        {"log": name, "copy": str(made), "bytes": size}, lambda to: write_paragraph(to, words, style="bold")
+    )

@@ -8,26 +8,21 @@ from refold.commands.execution import (
     EXIT_FOUND,
     EXIT_OK,
     AgentOption,
+    CommandAnswer,
     DepsOption,
     JsonOption,
     LogArgument,
     argument,
     command,
     compiled_patterns,
+    loaded_agent,
     option,
 )
-from refold.commands.output import (
-    console,
-    counted,
-    one_line,
-    shell_word,
-    tell,
-    write_exact,
-    write_json,
-    write_paragraph,
-)
+from refold.commands.output import counted, one_line, shell_word, tell, write_exact, write_paragraph
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from refold.replay.manifest import BundleManifest
 
 
@@ -50,7 +45,7 @@ async def bundle(
         option("--field", "PATH", "Take out what is at this place of JSON, such as card.number. May be given again."),
     ] = None,
     as_json: JsonOption = False,
-) -> int:
+) -> CommandAnswer:
     """Write a session, and what it needs to be done again, into one file without secrets.
 
     With the session go the sessions that its calls began, and what its memories held up to its last event. Keys of
@@ -62,11 +57,11 @@ async def bundle(
     JSON: {format, session, recorded_with: [{agent, fingerprint, refold, core, app}], refold, core, python, agent,
     redacted, left_out, verdict: {level, diverged, kinds, missing}, log_verdict}.
     """
-    from refold.agents.loading import load_agent, load_deps
     from refold.bundles.bundle import bundle_session
     from refold.events.secrets.redaction import FieldPath
     from refold.inspection.scan import required_values
 
+    loaded, depends_on = loaded_agent(agent, deps)
     manifest = await bundle_session(
         log,
         session,
@@ -76,21 +71,17 @@ async def bundle(
             *compiled_patterns(pattern or []),
             *map(FieldPath, field or []),
         ],
-        agent=load_agent(agent) if agent is not None else None,
+        agent=loaded,
         agent_name=agent,
-        deps=load_deps(deps) if deps is not None else None,
+        deps=depends_on,
     )
     for stream in manifest.left_out:
         tell(f"left out: {stream}, which the log does not say that the session has seen")
-    if as_json:
-        write_json(manifest)
-    else:
-        _write(manifest, output)
-    return EXIT_OK if manifest.log_verdict is None else EXIT_FOUND
+    code = EXIT_OK if manifest.log_verdict is None else EXIT_FOUND
+    return CommandAnswer(manifest, lambda to: _write(to, manifest, output), code)
 
 
-def _write(manifest: "BundleManifest", output: Path) -> None:
-    to = console()
+def _write(to: "Console", manifest: "BundleManifest", output: Path) -> None:
     for each in manifest.recorded_with:
         words = f"{each.agent} ({each.fingerprint}), refold {each.refold}"
         write_paragraph(to, f"recorded with {one_line(words, 300)}{f', {one_line(each.app)}' if each.app else ''}")

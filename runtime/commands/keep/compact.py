@@ -1,11 +1,11 @@
 """`refold compact LOG`: a log's file is made as small as what is in it."""
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
-from refold.commands.output import console, one_line, write_json, write_paragraph
+from refold.commands.execution import CommandAnswer, JsonOption, LogArgument, command
+from refold.commands.output import Progress, one_line, write_paragraph
 
 
 @command
-async def compact(log: LogArgument, as_json: JsonOption = False) -> int:
+async def compact(log: LogArgument, as_json: JsonOption = False) -> CommandAnswer:
     """Make a log's file as small as what is in it.
 
     Deleting leaves room in the file, which later events fill; this gives it back to the disk, which needs room for two
@@ -17,11 +17,8 @@ async def compact(log: LogArgument, as_json: JsonOption = False) -> int:
     """
     from refold.stores.keeping.compacting import compact as written_anew
 
-    done = await written_anew(log)
-    if as_json:
-        write_json(done)
-    else:
-        later = "" if done.wiped else "; another process reads the log, and the rest goes when it ends"
-        sizes = f"{done.bytes_before:,} bytes before, {done.bytes_after:,} now"
-        write_paragraph(console(), f"{one_line(done.log)}: {sizes}{later}", style="bold")
-    return EXIT_OK
+    with Progress(quiet=as_json) as progress:
+        done = await written_anew(log, progress=progress)
+    later = "" if done.wiped else "; another process reads the log, and the rest goes when it ends"
+    words = f"{one_line(done.log)}: {done.bytes_before:,} bytes before, {done.bytes_after:,} now{later}"
+    return CommandAnswer(done, lambda to: write_paragraph(to, words, style="bold"))

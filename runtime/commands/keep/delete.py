@@ -3,12 +3,15 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, command
-from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, CommandAnswer, JsonOption, LogArgument, command
+from refold.commands.output import all_counted, counted, one_line, write_paragraph
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell_given
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from refold.keeping.deletion import Deletion
 
 
@@ -23,7 +26,7 @@ async def delete(
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
-) -> int:
+) -> int | CommandAnswer:
     """Delete a session, so that nothing of what was said in it can be read in the log any more.
 
     The sessions that its calls began go with it, and so do snapshots, what is kept once for it alone, and its commands
@@ -43,27 +46,24 @@ async def delete(
     is null where a runtime did it.
     """
     from refold.keeping.deletion import Deletion, looked_for
-    from refold.remote.protocol import InboxDelete
+    from refold.remote.rows import InboxDelete
 
     what = await given(log, session, InboxDelete(cancel=cancel, forks=forks), key, timeout_s)
     if not isinstance(what.outcome, Deletion):
         return tell_given(log, what, f"session {one_line(session)} is deleted", as_json, goes_on=False)
     deletion = await looked_for(log, what.outcome) if what.directly else what.outcome
-    if as_json:
-        shown = {name: getattr(deletion, name) for name in deletion.__struct_fields__ if name != "traces"}
-        write_json({"log": str(log), **shown})
-    else:
-        _write(deletion)
-    return EXIT_FOUND if deletion.remains else EXIT_OK
+    document = {"log": str(log), **asdict(deletion)}
+    del document["traces"]
+    return CommandAnswer(document, lambda to: _write(to, deletion), EXIT_FOUND if deletion.remains else EXIT_OK)
 
 
-def _write(deletion: "Deletion") -> None:
-    to = console()
-    children = f" with {counted(len(deletion.streams) - 1, 'child session')}" if len(deletion.streams) > 1 else ""
+def _write(to: "Console", deletion: "Deletion") -> None:
+    others = len(deletion.streams) - 1
+    children = f" with {counted(others, 'session')} that went with it" if others else ""
     if deletion.deleted_before:
         write_paragraph(to, f"session {one_line(deletion.session)} was deleted earlier{children}", style="bold")
     else:
-        counts = ", ".join((counted(deletion.events, "event"), counted(deletion.payloads, "payload")))
+        counts = all_counted(deletion, "event", "payload")
         write_paragraph(to, f"deleted session {one_line(deletion.session)}{children}: {counts}", style="bold")
     for named in deletion.named_in:
         write_paragraph(to, f"{one_line(named.stream)} stays, and names it in {counted(named.events, 'event')}")

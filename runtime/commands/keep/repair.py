@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, command
-from refold.commands.output import console, counted, one_line, shell_word, write_json, write_paragraph
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, CommandAnswer, JsonOption, LogArgument, command
+from refold.commands.output import Progress, all_counted, counted, one_line, shell_word, write_paragraph
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from refold.keeping import RepairReport
 
 
@@ -22,7 +25,7 @@ async def repair(
         ),
     ],
     as_json: JsonOption = False,
-) -> int:
+) -> CommandAnswer:
     """Save what is whole of a damaged log in a new log, and say what is lost.
 
     Each stream is saved up to its first damage, with everything at its place; what is saved passes `refold check`. LOG
@@ -36,17 +39,13 @@ async def repair(
     """
     from refold.keeping import repair_log
 
-    report = await repair_log(log, new)
-    if as_json:
-        members = {name: getattr(report, name) for name in report.__struct_fields__}
-        write_json({**members, "complete": report.complete})
-    else:
-        _write(report)
-    return EXIT_OK if report.complete else EXIT_FOUND
+    with Progress(quiet=as_json) as progress:
+        report = await repair_log(log, new, progress=progress)
+    document = {**asdict(report), "complete": report.complete}
+    return CommandAnswer(document, lambda to: _write(to, report), EXIT_OK if report.complete else EXIT_FOUND)
 
 
-def _write(report: "RepairReport") -> None:
-    to = console()
+def _write(to: "Console", report: "RepairReport") -> None:
     for cut in report.cut:
         lost = f"versions {cut.kept + 1} to {cut.lost_to}" if cut.kept else f"all {cut.lost_to} versions"
         write_paragraph(to, f"{one_line(cut.stream)}: lost are {lost}: {one_line(cut.reason)}", style="red")
@@ -63,13 +62,6 @@ def _write(report: "RepairReport") -> None:
         write_paragraph(to, "the inbox beside the log cannot be read", style="red")
     elif report.inbox_waiting:
         write_paragraph(to, f"in the inbox beside the log wait {counted(report.inbox_waiting, 'command')}")
-    counts = ", ".join(
-        (
-            counted(report.streams, "stream"),
-            counted(report.batches, "batch"),
-            counted(report.events, "event"),
-            counted(report.payloads, "payload"),
-        )
-    )
+    counts = all_counted(report, "stream", "batch", "event", "payload")
     end = "nothing is known to be lost" if report.complete else "not all could be saved"
     write_paragraph(to, f"saved in {shell_word(report.new)}: {counts}; {end}", style="bold")

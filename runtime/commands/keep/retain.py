@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
+from msgspec.structs import asdict
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, age, command, option
-from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+from refold.commands.execution import CommandAnswer, JsonOption, LogArgument, age, command, option
+from refold.commands.output import Progress, counted, one_line, write_paragraph
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from rich.console import Console
 
     from refold.keeping.retention import EndedStatus, Retention
 
@@ -40,7 +43,7 @@ async def retain(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be deleted.")] = False,
     as_json: JsonOption = False,
-) -> int:
+) -> CommandAnswer:
     """Delete the sessions that ended long ago, and archive them first.
 
     A session goes with those that its calls began, when all of them have ended and are old enough; see `refold delete`
@@ -59,19 +62,17 @@ async def retain(
 
     statuses = cast("Collection[EndedStatus]", tuple(status) if status else ENDED)
     try:
-        retention = await delete_old(log, older_than, statuses=statuses, archive=archive, dry_run=dry_run)
+        with Progress(quiet=as_json) as progress:
+            retention = await delete_old(
+                log, older_than, statuses=statuses, archive=archive, dry_run=dry_run, progress=progress
+            )
     except LogInUse as error:
         error.args = (f"{error}; or call `retain` of that runtime",)
         raise
-    if as_json:
-        write_json({"log": str(log), **{name: getattr(retention, name) for name in retention.__struct_fields__}})
-    else:
-        _write(retention)
-    return EXIT_OK
+    return CommandAnswer({"log": str(log), **asdict(retention)}, lambda to: _write(to, retention))
 
 
-def _write(retention: "Retention") -> None:
-    to = console()
+def _write(to: "Console", retention: "Retention") -> None:
     counts = f"{counted(len(retention.sessions), 'session')}, {counted(retention.events, 'event')}"
     write_paragraph(to, f"{'would delete' if retention.dry_run else 'deleted'} {counts}", style="bold")
     if retention.sessions:

@@ -3,19 +3,24 @@
 import os
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec.structs import asdict
+
 from refold.commands.execution import (
     EXIT_BAD_INPUT,
     EXIT_FOUND,
     EXIT_OK,
+    CommandAnswer,
     JsonOption,
     LogArgument,
     command,
     compiled_patterns,
     option,
 )
-from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+from refold.commands.output import Progress, all_counted, counted, one_line, write_paragraph
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from refold.inspection.scan import FoundSecret, ScanReport
 
 
@@ -33,7 +38,7 @@ async def scan(
         option("--pattern", "REGEX", "Look for what this regular expression matches. May be given again."),
     ] = None,
     as_json: JsonOption = False,
-) -> int:
+) -> CommandAnswer:
     """Look for keys in a log, its WAL, its inbox and what free pages of them still hold.
 
     Found are keys of known formats (OpenAI, Anthropic, AWS, Google, GitHub, Slack, Stripe, private keys, JSON Web
@@ -48,23 +53,13 @@ async def scan(
 
     values = required_values(value_from_env or [], os.environ)
     patterns = {f"pattern {each.pattern}": each for each in compiled_patterns(pattern or [])}
-    report = await scan_log(log, SoughtSecrets(values, patterns))
-    if as_json:
-        write_json({"log": str(log), **_document(report)})
-    else:
-        _write(report)
-    return EXIT_FOUND if report.found else EXIT_BAD_INPUT if report.incomplete else EXIT_OK
+    with Progress(quiet=as_json) as progress:
+        report = await scan_log(log, SoughtSecrets(values, patterns), progress=progress)
+    code = EXIT_FOUND if report.found else EXIT_BAD_INPUT if report.incomplete else EXIT_OK
+    return CommandAnswer({"log": str(log), **asdict(report)}, lambda to: _write(to, report), code)
 
 
-def _document(report: "ScanReport") -> dict[str, object]:
-    import msgspec
-
-    document: dict[str, object] = msgspec.to_builtins(report)
-    return document
-
-
-def _write(report: "ScanReport") -> None:
-    to = console()
+def _write(to: "Console", report: "ScanReport") -> None:
     for finding in report.findings:
         write_paragraph(
             to, f"{finding.kind}  {one_line(_place(finding), 300)}  {one_line(finding.masked)}", style="red"
@@ -75,14 +70,7 @@ def _write(report: "ScanReport") -> None:
         write_paragraph(to, f"not read, apart from its bytes: {one_line(why, 300)}")
     for why in report.not_seen:
         write_paragraph(to, f"not looked at: {one_line(why, 300)}", style="red")
-    looked = ", ".join(
-        (
-            counted(report.streams, "stream"),
-            counted(report.events, "event"),
-            counted(report.payloads, "payload"),
-            f"{report.file_bytes:,} bytes of files",
-        )
-    )
+    looked = f"{all_counted(report, 'stream', 'event', 'payload')}, {report.file_bytes:,} bytes of files"
     in_all = " in what this user may read" if report.incomplete else ""
     verdict = (counted(report.found, "finding") if report.found else "nothing found") + in_all
     write_paragraph(to, f"{verdict}: {looked}", style="bold red" if report.found else "bold")

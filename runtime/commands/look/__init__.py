@@ -1,4 +1,4 @@
-"""Commands that read a log: sessions, show, tail, stats, metrics, check, replay, export, import.
+"""Commands that read a log: sessions, show, tail, check, replay, export, import.
 
 Read `show` first.
 """

@@ -4,11 +4,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, command
-from refold.commands.output import console, counted, one_line, tell, write_json, write_paragraph
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, CommandAnswer, JsonOption, KindOption, LogArgument, command
+from refold.commands.output import Progress, all_counted, counted, one_line, tell, write_paragraph
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from refold.inspection.check import CheckReport
+    from refold.inspection.kinds import GivenKind
 
 
 DAMAGE: Final = ("version", "position", "batch", "time", "chain", "head", "payload", "unreadable", "file")
@@ -23,7 +26,7 @@ NAMED: Final = 20
 
 
 @command
-async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False) -> int:
+async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False) -> CommandAnswer:
     """Check that a log is whole and unedited.
 
     Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back, every
@@ -41,21 +44,17 @@ async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption =
     from refold.inspection.check import check_log
     from refold.stores.sqlite.file import is_text_log, known_fault
 
+    given: dict[str, GivenKind] = {}
     if kind:
         from refold.agents.loading import load_kinds
 
         given = load_kinds(kind)
         await _require_kinds(log, given)
-        report = await check_log(log, kinds=given)
-    else:
-        report = await check_log(log)
+    with Progress(quiet=as_json) as progress:
+        report = await check_log(log, kinds=given, progress=progress)
     if not is_text_log(log) and (fault := known_fault()) is not None:
         tell(f"note: {fault}")
-    if as_json:
-        write_json(report)
-    else:
-        _write_report(report)
-    return EXIT_OK if report.sound else EXIT_FOUND
+    return CommandAnswer(report, lambda to: _write(to, report), EXIT_OK if report.sound else EXIT_FOUND)
 
 
 async def _require_kinds(log: Path, kinds: Iterable[str]) -> None:
@@ -68,8 +67,7 @@ async def _require_kinds(log: Path, kinds: Iterable[str]) -> None:
         return  # Where streams cannot be listed is for the check itself to say.
 
 
-def _write_report(report: "CheckReport") -> None:
-    to = console()
+def _write(to: "Console", report: "CheckReport") -> None:
     for problem in report.problems:
         write_paragraph(to, f"{problem.kind}  {one_line(str(problem))}", style="red")
     if report.problems_found > len(report.problems):
@@ -81,14 +79,7 @@ def _write_report(report: "CheckReport") -> None:
         named = ", ".join(map(one_line, report.deleted_streams[:NAMED]))
         more = f" and {report.deleted - NAMED:,} more" if report.deleted > NAMED else ""
         write_paragraph(to, f"deleted: {counted(report.deleted, 'stream')} ({named}{more})")
-    counts = ", ".join(
-        (
-            counted(report.streams, "stream"),
-            counted(report.batches, "batch"),
-            counted(report.events, "event"),
-            counted(report.payloads, "payload"),
-        )
-    )
+    counts = all_counted(report, "stream", "batch", "event", "payload")
     if any(problem.kind in DAMAGE for problem in report.problems):
         write_paragraph(to, REPAIR_HINT)
     verdict = "sound" if report.sound else counted(report.problems_found, "problem")

@@ -8,6 +8,7 @@ import typer
 from refold.commands.execution import (
     EXIT_FOUND,
     EXIT_OK,
+    CommandAnswer,
     JsonOption,
     LogArgument,
     argument,
@@ -15,10 +16,12 @@ from refold.commands.execution import (
     option,
     path_parser,
 )
-from refold.commands.output import cell, console, counted, one_line, table, write_json, write_paragraph, write_table
+from refold.commands.output import cell, counted, one_line, table, write_paragraph, write_table
 
 if TYPE_CHECKING:
-    from refold.lineage.diff import DiffSide
+    from rich.console import Console
+
+    from refold.lineage.session_diff import SessionDiff
 
 WORDS_CHARACTERS = 1_000
 """After so many characters the words of a difference are cut; `--json` gives them whole."""
@@ -42,7 +45,7 @@ async def diff(
     at: Annotated[int | None, option("--at", "N", "Compare the first up to its version N.", min=1)] = None,
     other_at: Annotated[int | None, option("--other-at", "N", "Compare the other up to its version N.", min=1)] = None,
     as_json: JsonOption = False,
-) -> int:
+) -> CommandAnswer:
     """Show where two sessions part: what was said, called and returned, and how runs ended.
 
     Both are aligned. Of long texts the words that differ are shown, with those around them: [-here-] {+there+}. Ids,
@@ -52,16 +55,23 @@ async def diff(
     answer | call | arguments | result | outcome | note, left, right, path, words}], found}; left and right of a part
     are versions, and `shared` is the last version that is the same event in both.
     """
-    from refold.lineage.diff import diff as compared
+    from refold.lineage.session_diff import diff as compared
 
     found = await compared(log, session, other, right_log=other_log, left_at=at, right_at=other_at)
-    if as_json:
-        write_json(found)
-        return EXIT_OK if found.same else EXIT_FOUND
-    to = console()
+    return CommandAnswer(found, lambda to: _write(to, found), EXIT_OK if found.same else EXIT_FOUND)
+
+
+def _write(to: "Console", found: "SessionDiff") -> None:
+    from refold.inspection.summaries import usage_words
+
     if found.shared:
         write_paragraph(to, f"the same events up to version {found.shared}")
-    _write_sides(found.left, found.right)
+    for mark, side in (("here ", found.left), ("there", found.right)):
+        counts = f"{counted(side.turns, 'answer')}, {counted(side.calls, 'call')}, {usage_words(side.usage)}"
+        cost = f", cost {side.cost:g}" if side.cost else ""
+        write_paragraph(
+            to, f"{mark}: {one_line(side.session)} · {side.status} at version {side.version} · {counts}{cost}"
+        )
     if not found.parts:
         write_paragraph(to, "nothing differs" if found.same else "nothing of what was said differs", style="bold")
     else:
@@ -72,15 +82,3 @@ async def diff(
         write_table(to, rows)
         if found.found > len(found.parts):
             write_paragraph(to, f"… and {found.found - len(found.parts):,} more")
-    return EXIT_OK if found.same else EXIT_FOUND
-
-
-def _write_sides(left: "DiffSide", right: "DiffSide") -> None:
-    from refold.inspection.summaries import usage_words
-
-    for mark, side in (("here ", left), ("there", right)):
-        counts = f"{counted(side.turns, 'answer')}, {counted(side.calls, 'call')}, {usage_words(side.usage)}"
-        cost = f", cost {side.cost:g}" if side.cost else ""
-        write_paragraph(
-            console(), f"{mark}: {one_line(side.session)} · {side.status} at version {side.version} · {counts}{cost}"
-        )

@@ -1,17 +1,19 @@
 """`refold export LOG`: a log as JSON Lines."""
 
+import os
+import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import msgspec
 import typer
 
 from refold.commands.execution import EXIT_OK, HistoryForm, LogArgument, command, option
-from refold.commands.output import safe_json, tell
+from refold.commands.output import Progress, safe_json, tell
 
 if TYPE_CHECKING:
-    from refold.bundles.belongings import Belongings
+    from refold.keeping.belongings import Belongings
 
 
 @command
@@ -79,11 +81,24 @@ async def export(
         # What is asked for by name is written whole.
         streams, until = [*streams, *needed.streams], None if stream else needed.until_position
     sessions = session if session and alone else None
-    if output is not None:
-        await export_to_file(log, output, sessions=sessions, streams=streams or None, until_position=until)
-    else:
-        await export_log(log, _write, sessions=sessions, streams=streams or None, until_position=until)
+    # Lines that a terminal shows, itself or what reads the pipe, tell how far it is.
+    with Progress(quiet=output is None and not _is_file(sys.stdout)) as progress:
+        if output is None:
+            await export_log(
+                log, _write, sessions=sessions, streams=streams or None, until_position=until, progress=progress
+            )
+        else:
+            await export_to_file(
+                log, output, sessions=sessions, streams=streams or None, until_position=until, progress=progress
+            )
     return EXIT_OK
+
+
+def _is_file(output: TextIO) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(output.fileno()).st_mode)
+    except OSError:  # It has no file descriptor.
+        return False
 
 
 def _write(lines: bytes) -> None:
@@ -92,8 +107,8 @@ def _write(lines: bytes) -> None:
 
 
 async def _belongings(log: Path, sessions: list[str]) -> "Belongings":
-    from refold.bundles.belongings import belongings_of
     from refold.inspection.log_reading import opened
+    from refold.keeping.belongings import belongings_of
 
     async with opened(log) as store:
         needed = await belongings_of(store, sessions)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from refold.commands.execution import (
-    EXIT_OK,
+    CommandAnswer,
     HistoryForm,
     JsonOption,
     LogArgument,
@@ -16,10 +16,10 @@ from refold.commands.execution import (
     command,
     option,
 )
-from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+from refold.commands.output import Progress, all_counted, counted, one_line, write_paragraph
 
 if TYPE_CHECKING:
-    from refold.stores.jsonl.importing import ImportReport
+    from rich.console import Console
 
 
 @command
@@ -44,7 +44,7 @@ async def import_log(
         option("--thoughts-in-text", "MARKS", "Read thoughts within texts: tags (<think>…</think>) or end_tag."),
     ] = None,
     as_json: JsonOption = False,
-) -> int:
+) -> CommandAnswer:
     """Make a new log of JSON Lines, or put a conversation of another system into a session.
 
     All that an export holds is checked, line by line, and kept as it was; LOG appears when all of it was found whole,
@@ -67,13 +67,13 @@ async def import_log(
         raise typer.BadParameter("--thoughts-in-text is for --format openai; the other form has thoughts in blocks")
     if source == "-":
         file: BinaryIO = typer.get_binary_stream("stdin")
-        return await _imported(file, "stdin", log, form, session, agent, thoughts, as_json)
+        return await _imported(file, "stdin", log, form, session, agent, thoughts, quiet=as_json)
     try:
         file = open_lines(Path(source))
     except (OSError, ValueError) as error:
         raise PersistenceError(f"{source} cannot be read: {getattr(error, 'strerror', error)}") from error
     with file:
-        return await _imported(file, source, log, form, session, agent, thoughts, as_json)
+        return await _imported(file, source, log, form, session, agent, thoughts, quiet=as_json)
 
 
 async def _imported(
@@ -84,18 +84,19 @@ async def _imported(
     session: str | None,
     agent: str,
     thoughts: ThoughtMarks | None,
-    as_json: bool,
-) -> int:
+    *,
+    quiet: bool,
+) -> CommandAnswer:
     from refold.stores.jsonl.importing import import_log as make_log
 
     if form is not None and session is not None:
-        return await _import_conversation(file, name, log, form, session, agent, thoughts, as_json)
-    report = await make_log(file, name, log)
-    if as_json:
-        write_json(report)
-    else:
-        _write_report(report)
-    return EXIT_OK
+        return await _import_conversation(file, name, log, form, session, agent, thoughts)
+    with Progress(quiet=quiet) as progress:
+        report = await make_log(file, name, log, progress=progress)
+    counts = all_counted(report, "stream", "batch", "event", "payload")
+    part = "; the export left other streams out" if report.partial else ""
+    words = f"made {one_line(report.log)}: {counts}{part}"
+    return CommandAnswer(report, lambda to: write_paragraph(to, words, style="bold"))
 
 
 def _refuse_constant(name: str) -> None:
@@ -110,8 +111,7 @@ async def _import_conversation(
     session: str,
     agent: str,
     thoughts: ThoughtMarks | None,
-    as_json: bool,
-) -> int:
+) -> CommandAnswer:
     from refold.events.core.errors import ConfigError
     from refold.providers import history_from_anthropic, history_from_openai
     from refold.remote.importing import import_conversation
@@ -126,29 +126,15 @@ async def _import_conversation(
     else:
         history = history_from_anthropic(given)
     messages = await import_conversation(log, session, history.messages, agent=agent)
-    if as_json:
-        told = {"log": str(log), "session": session, "imported": len(history.messages), "messages": messages}
-        write_json({**told, "system": history.system_prompt, "left_out": history.left_out})
-        return EXIT_OK
-    to = console()
-    said = f"session {one_line(session)} has {counted(messages, 'message')} in its history"
-    write_paragraph(to, said, style="bold")
-    for note in history.left_out:
-        write_paragraph(to, f"left out: {one_line(note)}")
-    if history.system_prompt:
-        write_paragraph(to, "the system prompt was not imported, since an agent has its own; it was:")
-        write_paragraph(to, history.system_prompt, indent=2)
-    return EXIT_OK
+    told = {"log": str(log), "session": session, "imported": len(history.messages), "messages": messages}
 
+    def write(to: "Console") -> None:
+        said = f"session {one_line(session)} has {counted(messages, 'message')} in its history"
+        write_paragraph(to, said, style="bold")
+        for note in history.left_out:
+            write_paragraph(to, f"left out: {one_line(note)}")
+        if history.system_prompt:
+            write_paragraph(to, "the system prompt was not imported, since an agent has its own; it was:")
+            write_paragraph(to, history.system_prompt, indent=2)
 
-def _write_report(report: "ImportReport") -> None:
-    counts = ", ".join(
-        (
-            counted(report.streams, "stream"),
-            counted(report.batches, "batch"),
-            counted(report.events, "event"),
-            counted(report.payloads, "payload"),
-        )
-    )
-    part = "; the export left other streams out" if report.partial else ""
-    write_paragraph(console(), f"made {one_line(report.log)}: {counts}{part}", style="bold")
+    return CommandAnswer({**told, "system": history.system_prompt, "left_out": history.left_out}, write)

@@ -1,25 +1,18 @@
 """`refold sessions LOG`: the sessions in a log."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, age, command, option
-from refold.commands.output import cell, console, table, write_json, write_table
+from refold.commands.execution import CommandAnswer, JsonOption, LogArgument, command, option, time_of
+from refold.commands.output import NAME_CHARACTERS, cell, table, write_table
 from refold.inspection.times import time_words
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from refold.inspection.session_view import ListedSession, SessionStatus
-
-
-def since_time(text: str) -> datetime:
-    """Return a time such as `2026-07-01`, which is one of UTC, or one so long ago as `7d`; or raise BadParameter."""
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError:
-        return datetime.now(UTC) - age(text)
-    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
 
 
 def pairs(given: list[str]) -> dict[str, str]:
@@ -45,7 +38,7 @@ async def sessions(
         typer.Option(
             "--since",
             metavar="TIME",
-            parser=since_time,
+            parser=time_of,
             help="Only those whose last event is not before it: 2026-07-01, 2026-07-01T12:00Z, or 12h, 7d ago.",
             show_default=False,
         ),
@@ -54,7 +47,7 @@ async def sessions(
     after: Annotated[str | None, option("--after", "SESSION", "Go on behind this one, the last of a page.")] = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="List those that were deleted instead.")] = False,
     as_json: JsonOption = False,
-) -> int:
+) -> CommandAnswer:
     """List the sessions of a log.
 
     They stand in order of their names. The status is how the last run ended (completed, failed, cancelled), or: idle,
@@ -82,17 +75,13 @@ async def sessions(
             listed = await list_sessions(
                 store, user=user, status=statuses, metadata=said, since=since, limit=limit, after=after
             )
-        if as_json:
-            write_json({"log": store.name, "sessions": listed})
-        else:
-            filtered = any(given is not None for given in (user, status, metadata, since, after))
-            nothing = "the log has no such sessions" if filtered else "the log has no sessions"
-            _write_table(listed, "no session was deleted from the log" if deleted else nothing)
-    return EXIT_OK
+        filtered = any(given is not None for given in (user, status, metadata, since, after))
+        nothing = "the log has no such sessions" if filtered else "the log has no sessions"
+        nothing = "no session was deleted from the log" if deleted else nothing
+        return CommandAnswer({"log": store.name, "sessions": listed}, lambda to: _write_table(to, listed, nothing))
 
 
-def _write_table(listed: "list[ListedSession]", nothing: str) -> None:
-    to = console()
+def _write_table(to: "Console", listed: "list[ListedSession]", nothing: str) -> None:
     if not listed:
         to.print(nothing)
         return
@@ -106,7 +95,7 @@ def _write_table(listed: "list[ListedSession]", nothing: str) -> None:
     rows = table("SESSION", *columns, "STATUS", "#EVENTS", "LAST EVENT", "FIRST INPUT")
     for session in listed:
         rows.add_row(
-            cell(session.session, 40),
+            cell(session.session, NAME_CHARACTERS),
             *([cell(session.parent or "", 40)] if with_parents else []),
             *([cell((session.forked_from or "").partition("/")[2], 40)] if with_forks else []),
             *([cell(session.user or "", 40)] if with_users else []),

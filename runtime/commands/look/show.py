@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command, option
-from refold.commands.output import cell, console, counted, one_line, table, write_json, write_paragraph, write_table
+from refold.commands.execution import EXIT_OK, CommandAnswer, JsonOption, LogArgument, argument, command, option
+from refold.commands.output import cell, counted, one_line, table, write_paragraph, write_table
 from refold.inspection.times import time_words
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from refold.events.core.records import StreamHead
     from refold.stores.event_store import EventStore
 
@@ -30,10 +32,7 @@ MESSAGES_SHOWN = 20
 @command
 async def show(
     log: LogArgument,
-    session: Annotated[
-        str,
-        argument("SESSION", "The session's name, or that of another stream."),
-    ],
+    session: Annotated[str | None, argument("SESSION", "The session's name, or that of another stream.")] = None,
     events: Annotated[bool, typer.Option("--events", help="Show its events instead of the conversation.")] = False,
     at: Annotated[int | None, option("--at", "N", "As it was after version N.")] = None,
     request: Annotated[
@@ -41,43 +40,60 @@ async def show(
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Write long results whole, and all messages.")] = False,
     payload: Annotated[str | None, option("--payload", "HASH", "Write content that the log keeps by its hash.")] = None,
+    html: Annotated[
+        Path | None, option("--html", "FILE", "Write it as a page that opens from disk, at any version.")
+    ] = None,
     as_json: JsonOption = False,
-) -> int:
+) -> int | CommandAnswer:
     """Show one session as a conversation, or what something else holds, such as memory/NAME.
 
     Who said what, tool calls with their results, how runs ended, and what is in flight. Of a memory, a graph or a
     deduplicator what it holds, with --at what it held then; of a breaker with --at how it stood; of a stream of another
     kind, of a breaker, and with --events, the events. Without --full a result is cut after 4,000 characters. Where it
     was cut for the model, it says under which hash the log keeps all of it; --payload writes that, byte for byte: a
-    text, or an image's file. Of a request the last 20 messages are shown, with --full all.
+    text, or an image's file. --html writes one file with the page of `refold inspect`; FILE must not be there yet. Of
+    a request the last 20 messages are shown, with --full all.
 
-    JSON: {session, parent, forked_from, agent, model, status, version, last_version, at, usage, run, queue: [{run,
-    content, due_at, every}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version,
-    ...}]}. With --events: {session, version, last_version, events: [{stream, version, position, time, event, batch,
-    correlation, causation}]}; of another stream the same with stream in place of session, or {stream, version,
-    last_version, content: [{name, words}]}. With --request: {session,
-    version, request: {model, system_prompt, messages, tools, ...}, recalled, prepared, open, sent, as_sent}. Times are
-    microseconds since the epoch.
+    JSON: {session, parent, forked_from, agent, model, status, version, last_version, at, usage, cost, run, queue:
+    [{run, content, due_at, every}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended,
+    version, ...}]}. With --events: {session, version, last_version, events: [{stream, version, position, time, event,
+    batch, correlation, causation}]}; of another stream the same with stream in place of session, or {stream, version,
+    last_version, content: [{name, words}]}. With --request: {session, version, request: {model, system_prompt,
+    messages, tools, ...}, recalled, prepared, open, sent, as_sent}. Times are microseconds since the epoch.
     """
+    if session is None:
+        raise typer.BadParameter("name the SESSION; `refold sessions LOG` lists them")
+    from refold.commands.run.conversation import write_conversation
     from refold.inspection.log_reading import opened, other_stream, session_head
+    from refold.inspection.session_view import view_session
 
+    if html is not None:
+        return await _page(log, session, html)
     if request is not None:
-        return await _request(log, session, request, as_json, full=full)
+        return await _request(log, session, request, full=full)
     if payload is not None:
         return await _payload(log, session, payload)
     async with opened(log) as store:
         head = await other_stream(store, session)
         if head is not None:
             listed = events or (at is None and head.stream.startswith("breaker/"))  # How a breaker came to stand so.
-            if not listed and await _content(store, head, at, as_json):
-                return EXIT_OK
-            return await _events(store, head, {"stream": head.stream}, at, as_json)
+            content = None if listed else await _content(store, head, at)
+            return content or await _events(store, head, {"stream": head.stream}, at)
         if events:
-            return await _events(store, await session_head(store, session), {"session": session}, at, as_json)
-    return await _conversation(log, session, at, as_json, full=full)
+            return await _events(store, await session_head(store, session), {"session": session}, at)
+        view = await view_session(store, session, at=at)
+    return CommandAnswer(view, lambda to: write_conversation(to, view, full=full))
 
 
-async def _events(store: "EventStore", head: "StreamHead", name: dict[str, str], at: int | None, as_json: bool) -> int:
+async def _page(log: Path, session: str, file: Path) -> int:
+    from refold.inspection.export import export_to_new_file
+    from refold.page.one_file import page_file
+
+    await export_to_new_file(file, (await page_file(log, [session])).encode())
+    return EXIT_OK
+
+
+async def _events(store: "EventStore", head: "StreamHead", name: dict[str, str], at: int | None) -> CommandAnswer:
     from refold.inspection.session_view import checked_version
     from refold.inspection.tail import Following
 
@@ -85,34 +101,31 @@ async def _events(store: "EventStore", head: "StreamHead", name: dict[str, str],
     following = Following(store)
     stored = await store.read_stream(head.stream, limit=version)
     shown = [await following.read(event) for event in stored if event.version <= version]
-    if as_json:
-        write_json({**name, "version": version, "last_version": head.version, "events": shown})
-        return EXIT_OK
     rows = table("#VERSION", "TIME", "TYPE", "SUMMARY")
     for item in shown:
         words = cell(item.words, SUMMARY_CHARACTERS)
         rows.add_row(str(item.version), time_words(item.time), cell(item.type, SUMMARY_CHARACTERS), words)
-    write_table(console(), rows)
-    return EXIT_OK
+    document = {**name, "version": version, "last_version": head.version, "events": shown}
+    return CommandAnswer(document, lambda to: write_table(to, rows))
 
 
-async def _content(store: "EventStore", head: "StreamHead", at: int | None, as_json: bool) -> bool:
-    """Show what a stream holds; return False where that is nothing that could be listed."""
+async def _content(store: "EventStore", head: "StreamHead", at: int | None) -> CommandAnswer | None:
+    """Return what a stream holds; None = nothing that could be listed."""
     from refold.lineage.content import stream_content
 
     found = await stream_content(store, head, at)
     if found is None:
-        return False
-    if as_json:
-        write_json(found)
-        return True
+        return None
     rows = table("NAME", "CONTENT")
     for item in found.content:
         rows.add_row(cell(item.name, SUMMARY_CHARACTERS), cell(item.words, CONTENT_CHARACTERS))
     part = f" of {found.last_version:,}" if found.version != found.last_version else ""
-    write_paragraph(console(), f"{one_line(found.stream)} after version {found.version:,}{part}", style="bold")
-    write_table(console(), rows)
-    return True
+
+    def write(to: "Console") -> None:
+        write_paragraph(to, f"{one_line(found.stream)} after version {found.version:,}{part}", style="bold")
+        write_table(to, rows)
+
+    return CommandAnswer(found, write)
 
 
 async def _payload(log: Path, session: str, name: str) -> int:
@@ -125,28 +138,11 @@ async def _payload(log: Path, session: str, name: str) -> int:
     return EXIT_OK
 
 
-async def _conversation(log: Path, session: str, at: int | None, as_json: bool, *, full: bool) -> int:
-    from refold.commands.run.conversation import write_conversation
-    from refold.inspection.log_reading import opened
-    from refold.inspection.session_view import view_session
-
-    async with opened(log) as store:
-        view = await view_session(store, session, at=at)
-    if as_json:
-        write_json(view)
-    else:
-        write_conversation(console(), view, full=full)
-    return EXIT_OK
-
-
-async def _request(log: Path, session: str, version: int, as_json: bool, *, full: bool) -> int:
+async def _request(log: Path, session: str, version: int, *, full: bool) -> CommandAnswer:
     from refold.inspection.request_view import recorded_request
     from refold.inspection.summaries import content_words
 
     recorded = await recorded_request(log, session, version)
-    if as_json:
-        write_json(recorded)
-        return EXIT_OK
     asked = recorded.request
     limit = f", at most {asked.max_tokens:,} tokens" if asked.max_tokens is not None else ""
     rows = table("ROLE", "CONTENT")
@@ -162,5 +158,4 @@ async def _request(log: Path, session: str, version: int, as_json: bool, *, full
         rows.add_row("…", f"{counted(before, 'message')} before; --full shows them")
     for message in asked.messages[before:]:
         rows.add_row(message.role, cell(content_words(message.content), REQUEST_CHARACTERS))
-    write_table(console(), rows)
-    return EXIT_OK
+    return CommandAnswer(recorded, lambda to: write_table(to, rows))

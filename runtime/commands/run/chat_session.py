@@ -18,8 +18,8 @@ from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
 from refold.agents.agent import AnyAgent
 from refold.commands.output import tell
-from refold.commands.run.session_run import runtime_on
-from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
+from refold.commands.run.session_run import runtime_on, session_of
+from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildWaits, ForPerson, LiveText
 from refold.commands.steer.delivery import answer_line
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import RunId, SessionId, stream_name
@@ -42,11 +42,21 @@ T = TypeVar("T")
 log = logging.getLogger("refold.runtime")
 
 
-class ApprovalNeeded(msgspec.Struct, frozen=True):
-    """A call waits for a decision, here or in the session of a subagent."""
+class PersonNeeded(msgspec.Struct, frozen=True):
+    """A call waits for a decision or an answer, here or in the session of a subagent."""
 
     session: SessionId
-    request: ev.ToolApprovalRequested
+    request: ForPerson
+
+
+class ApprovalAnswer(msgspec.Struct, frozen=True):
+    """What a person says about a call that waits for approval."""
+
+    allow: bool
+    always: bool = False
+    reason: str = ""
+    arguments: dict[str, object] | None = None
+    """In place of those that the model gave."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -57,11 +67,11 @@ class Ended(msgspec.Struct, frozen=True):
     """Whether its answer has been written, as it came."""
 
 
-class Parked(msgspec.Struct, frozen=True):
-    """A run waits until a person resumes or cancels it."""
+class LeftOpen(msgspec.Struct, frozen=True):
+    """A run waits until a person resumes or cancels it, or answers what it asks."""
 
     run: RunId
-    reason: str
+    why: str
 
 
 class WorkFailed(msgspec.Struct, frozen=True):
@@ -74,19 +84,12 @@ class Idle(msgspec.Struct, frozen=True):
     """What was begun is over; it is the person's turn."""
 
 
-Happening: TypeAlias = ApprovalNeeded | Ended | Parked | WorkFailed | Idle
+Happening: TypeAlias = PersonNeeded | Ended | LeftOpen | WorkFailed | Idle
 """What the person is told of or asked about."""
 
 
 class ChatSession:
-    """A session and its runtime, open for as long as the `async with` lasts.
-
-    Args:
-        agent: what runs.
-        log: where.
-        session_id: None = a new one.
-        user: whose it is; None = nothing is said of that.
-    """
+    """A session and its runtime, open for as long as the `async with` lasts."""
 
     def __init__(self, agent: AnyAgent, log: Path, session_id: str | None, user: str | None = None) -> None:
         self.agent = agent
@@ -105,7 +108,7 @@ class ChatSession:
         self._turn: asyncio.Task[None] | None = None
         self._others: set[asyncio.Task[object]] = set()
         """Held here, since an event loop holds its tasks weakly."""
-        self._parked: asyncio.Future[Parked] | None = None
+        self._parked: asyncio.Future[LeftOpen] | None = None
         """None = nothing that was begun here goes on."""
         self._end: tuple[RunId, asyncio.Future[int]] | None = None
         """A run, and the version of the event that ends it."""
@@ -117,10 +120,10 @@ class ChatSession:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             self._runtime = runtime = await stack.enter_async_context(runtime_on(self.agent, self.log))
-            self._session: Session = await runtime.session(self._given_id, user=self._user)
+            self._session: Session = await session_of(runtime, self._given_id, user=self._user)
             self.id = self._session.id
             self._inbox = InboxReader(runtime.context, absolute(self.log), session=self.id)
-            self._children = ChildApprovals(runtime, self._session, self._see_child)
+            self._children = ChildWaits(runtime, self._session, self._see_child)
             self._children.watch()
             await self._inbox.perform_waiting()
             state = await self._session.state_at()
@@ -156,7 +159,6 @@ class ChatSession:
         return await self._happenings.get()
 
     async def cancel(self) -> None:
-        """Cancel what was begun."""
         self._cancel.cancel("Ctrl-C")
 
     async def cancel_open_run(self) -> bool:
@@ -165,19 +167,44 @@ class ChatSession:
         await self._session.cancel()
         return is_open
 
-    async def waits(self, waiting: ApprovalNeeded) -> bool:
-        """Tell whether a call still waits for a decision: another process may have taken it, or the run is over."""
-        session = await self._runtime.session(waiting.session)
-        return any(request.call == waiting.request.call for request in await session.approvals(below=False))
+    async def waits(self, waiting: PersonNeeded) -> bool:
+        """Tell whether a call still waits for a person: another process may have told it, or the run is over."""
+        session, request = await self._runtime.session(waiting.session), waiting.request
+        if isinstance(request, ev.QuestionAsked):
+            asked = await session.questions(below=False)
+            return any((each.call, each.number) == (request.call, request.number) for each in asked)
+        return any(each.call == request.call for each in await session.approvals(below=False))
 
-    async def decide(self, waiting: ApprovalNeeded, *, allow: bool, reason: str = "", always: bool = False) -> None:
+    async def decide(self, waiting: PersonNeeded, decision: ApprovalAnswer) -> None:
         """Decide about a call that waits.
 
         Raises:
-            CommandRejected: it does not wait any more.
+            CommandRejected: it does not wait any more, or the arguments do not fit, and it waits on.
         """
         session = await self._runtime.session(waiting.session)
-        await session.decide(waiting.request.call, allow=allow, reason=reason, always=always)
+        await session.decide(
+            waiting.request.call,
+            allow=decision.allow,
+            reason=decision.reason,
+            always=decision.always,
+            arguments=decision.arguments,
+        )
+
+    async def answer(self, waiting: PersonNeeded, answer: object) -> None:
+        """Answer what a call asks.
+
+        Raises:
+            CommandRejected: it does not wait for that any more, or the answer does not fit, and it waits on.
+        """
+        assert isinstance(waiting.request, ev.QuestionAsked)
+        session = await self._runtime.session(waiting.session)
+        await session.answer(question_id(waiting.request.call, waiting.request.number), answer)
+
+    async def leave_open(self) -> None:
+        """End what was begun, whose run waits on for an answer."""
+        run = (await self._session.state_at()).run
+        if run is not None and self._parked is not None and not self._parked.done():
+            self._parked.set_result(LeftOpen(run.id, "waits for an answer"))
 
     async def view(self) -> SessionView:
         """Return the session as the log has it.
@@ -225,7 +252,9 @@ class ChatSession:
             await self._session.resume()  # One that goes on already is left alone.
             if self.agent.approval is None:
                 for request in await self._session.approvals(below=False):
-                    self._happenings.put_nowait(ApprovalNeeded(self._session.id, request))
+                    self._happenings.put_nowait(PersonNeeded(self._session.id, request))
+            for question in await self._session.questions(below=False):
+                self._see_question(self._session.id, question)
             await self._children.tell_waiting()
             ending = self._held(self._unless_closed(self._end[1]))
             if not await self._unless_parked(ending):
@@ -297,22 +326,31 @@ class ChatSession:
         if self._reached is not None and self._reached[0] <= item.version and not self._reached[1].done():
             self._reached[1].set_result(None)
 
-    def _see_child(self, child: "Session", request: ev.ToolApprovalRequested) -> None:
-        self._happenings.put_nowait(ApprovalNeeded(child.id, request))
+    def _see_child(self, child: "Session", request: ForPerson) -> None:
+        if isinstance(request, ev.QuestionAsked):
+            self._see_question(child.id, request)
+        else:
+            self._happenings.put_nowait(PersonNeeded(child.id, request))
 
-    def _see_event(self, recorded: "RecordedSessionEvent", parked: "asyncio.Future[Parked]") -> None:
+    def _see_question(self, session: SessionId, asked: ev.QuestionAsked) -> None:
+        if not asked.gives_result:
+            self._happenings.put_nowait(PersonNeeded(session, asked))
+            return
+        line = answer_line(self.log, session, question_id(asked.call, asked.number))
+        self._calls.tell(f"{asked.question} waits for an answer: {line}")
+
+    def _see_event(self, recorded: "RecordedSessionEvent", parked: "asyncio.Future[LeftOpen]") -> None:
         self._calls.see(recorded)
         match recorded.event:
             case ev.ToolApprovalRequested() as request if self.agent.approval is None:
-                self._happenings.put_nowait(ApprovalNeeded(self._session.id, request))
+                self._happenings.put_nowait(PersonNeeded(self._session.id, request))
             case ev.ToolApprovalRequested(call=call, tool=tool, input=arguments):
                 self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call}")
-            case ev.QuestionAsked(call=call, number=number, question=question):
-                line = answer_line(self.log, self._session.id, question_id(call, number))
-                self._calls.tell(f"{question} waits for an answer: {line}")
+            case ev.QuestionAsked() as asked:
+                self._see_question(self._session.id, asked)
             case ev.RunParked(run=run, reason=reason):
                 if not parked.done():
-                    parked.set_result(Parked(run, reason))
+                    parked.set_result(LeftOpen(run, f"is parked: {reason}"))
             case ev.RunCompleted(run=run) | ev.RunFailed(run=run) | ev.RunCancelled(run=run):
                 if self._end is not None and self._end[0] == run and not self._end[1].done():
                     self._end[1].set_result(recorded.version)

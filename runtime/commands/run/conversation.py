@@ -1,5 +1,6 @@
 """A session's view as text: what `refold show` writes."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, assert_never
 
 from refold.commands.output import counted, exact_json, exact_line, exact_text, one_line, write_exact, write_paragraph
@@ -7,7 +8,7 @@ from refold.events.core.content import ThinkingBlock
 from refold.inspection.session_view import SessionView
 from refold.inspection.summaries import block_words, call_words, content_words, kind_words, repeat_words, usage_words
 from refold.inspection.times import duration_words, time_words
-from refold.inspection.transcript import CallEntry, MessageEntry, NoteEntry, RunEndEntry
+from refold.inspection.transcript import CallEntry, Entry, MessageEntry, NoteEntry, RunEndEntry
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,8 +18,39 @@ RESULT_CHARACTERS: Final = 4_000
 """After so many characters the text of a result is cut, unless all of it is asked for."""
 
 
-def write_conversation(to: "Console", view: SessionView, *, full: bool = False) -> None:
-    """Write a session: what it is, its conversation, and what is in flight; long results are cut unless `full`."""
+def write_conversation(to: "Console", view: SessionView, *, full: bool = False, last: int | None = None) -> None:
+    """Write a session: what it is, its conversation, and what is in flight.
+
+    Args:
+        last: only so many of its last exchanges, each from what a user says, and how many came before; None = all.
+    """
+    if last is None:
+        _write_head(to, view)
+    for entry in view.transcript if last is None else _last_exchanges(to, view.transcript, last):
+        match entry:
+            case MessageEntry():
+                _write_said(to, entry, full=full)
+            case NoteEntry():
+                _write_line(to, f"  ~ {one_line(entry.what)}", entry.version, "yellow")
+            case RunEndEntry():
+                _write_ended(to, entry)
+            case _:
+                assert_never(entry)
+    _write_present(to, view)
+    if last is not None:
+        write_paragraph(to, "")
+
+
+def _last_exchanges(to: "Console", transcript: Sequence[Entry], last: int) -> Sequence[Entry]:
+    """Return the last exchanges, and write how many are left out."""
+    begun = [n for n, entry in enumerate(transcript) if isinstance(entry, MessageEntry) and entry.role == "user"]
+    if len(begun) <= last:
+        return transcript
+    write_paragraph(to, f"… {counted(len(begun) - last, 'earlier exchange')}; /history shows all", style="dim")
+    return transcript[begun[-last] :]
+
+
+def _write_head(to: "Console", view: SessionView) -> None:
     who = " · ".join(one_line(str(word)) for word in (view.session, view.agent, view.model) if word)
     write_paragraph(to, who, style="bold")
     if view.parent is not None:
@@ -33,17 +65,6 @@ def write_conversation(to: "Console", view: SessionView, *, full: bool = False) 
     write_paragraph(
         to, f"{view.status} · version {view.version:,}{part} · {time_words(view.at)} · {usage_words(view.usage)}"
     )
-    for entry in view.transcript:
-        match entry:
-            case MessageEntry():
-                _write_said(to, entry, full=full)
-            case NoteEntry():
-                _write_line(to, f"  ~ {one_line(entry.what)}", entry.version, "yellow")
-            case RunEndEntry():
-                _write_ended(to, entry)
-            case _:
-                assert_never(entry)
-    _write_present(to, view)
 
 
 def _write_line(to: "Console", line: str, version: int, style: str) -> None:

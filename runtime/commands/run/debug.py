@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -25,14 +25,15 @@ async def debug(
     deps: DepsOption = None,
     hooks: Annotated[bool, typer.Option("--hooks", help="Of a tool's result: its hooks, and not its body.")] = False,
     side_effects: Annotated[
-        bool, typer.Option("--side-effects", help="Run the body of a tool also if its effect is not pure.")
+        bool, typer.Option("--side-effects", help="Run it where it can act, also a tool whose effect is not pure.")
     ] = False,
 ) -> int:
     """Do one recorded step again in Python's debugger (pdb), which stops where your code begins.
 
     At the end of a tool call its body runs with the recorded arguments; at an input, an answer or, with --hooks, a
     result, the prompt function, the offer, the hooks and the policy run with what they were given then. What is before
-    is folded and not run. Your code runs for real: a tool whose effect is not pure is refused without --side-effects.
+    is folded and not run. Your code runs in a process of its own, which can write nothing and reach nothing; what it
+    tries is refused and told. With --side-effects it runs where it can act, and a tool whose effect is not pure, too.
     Afterwards what came of it is shown beside what is recorded. Exit code 1: hooks or policy do something else today.
     """
     from refold.agents.loading import load_agent, load_deps
@@ -66,9 +67,16 @@ async def debug(
 
 
 @contextmanager
-def _debugged(functions: Sequence[Callable[..., Any]]) -> Generator[None, None, None]:
-    """Run what is within under a debugger that stops where one of the functions begins, in any thread."""
-    debugger = pdb.Pdb() if sys.stdin.isatty() else pdb.Pdb(stdin=sys.stdin, stdout=sys.stdout)
+def _debugged(functions: Sequence[Callable[..., Any]], terminal: TextIO | None) -> Generator[None, None, None]:
+    """Run what is within under a debugger that stops where one of the functions begins, in any thread.
+
+    Raises:
+        BdbQuit: who debugs left it, also where code caught that.
+    """
+    if terminal is not None:
+        debugger = pdb.Pdb(stdin=terminal, stdout=terminal, nosigint=True)  # Ctrl-C is the parent's matter.
+    else:
+        debugger = pdb.Pdb() if sys.stdin.isatty() else pdb.Pdb(stdin=sys.stdin, stdout=sys.stdout)
     debugger.reset()
     for function in functions:
         code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
@@ -76,6 +84,13 @@ def _debugged(functions: Sequence[Callable[..., Any]]) -> Generator[None, None, 
             debugger.set_break(code.co_filename, _first_line(code))
     debugger.botframe = inspect.currentframe()
     debugger.set_continue()
+
+    def stop(*_arguments: object, **_options: object) -> None:
+        sys.settrace(None)  # Or the debugger would trace itself here.
+        here = inspect.currentframe()
+        debugger.set_trace(here.f_back if here is not None else None)
+
+    hook, sys.breakpointhook = sys.breakpointhook, stop
     threading.settrace(debugger.trace_dispatch)
     sys.settrace(debugger.trace_dispatch)
     try:
@@ -83,6 +98,9 @@ def _debugged(functions: Sequence[Callable[..., Any]]) -> Generator[None, None, 
     finally:
         sys.settrace(None)
         threading.settrace(None)
+        sys.breakpointhook = hook
+    if debugger.quitting:
+        raise bdb.BdbQuit
 
 
 def _first_line(code: Any) -> int:

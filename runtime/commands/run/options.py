@@ -125,7 +125,6 @@ def chosen_agent(name: str | None, choice: ModelChoice) -> "AnyAgent":
 
     Args:
         name: `module:attribute`; None = none is named.
-        choice: what the options say.
 
     Raises:
         ConfigError: the options do not fit together, there is no key, or the agent cannot be loaded.

@@ -87,11 +87,11 @@ async def _session_of(log: Path, session: str | None) -> str | None:
 
     Raises:
         ConfigError: there is no such session, or several have open runs and none is named.
-        PersistenceError: the log is missing or cannot be read.
     """
     from refold.events.core.errors import ConfigError
     from refold.inspection.log_reading import opened, session_head
     from refold.inspection.session_view import list_sessions
+    from refold.remote.rows import NO_SESSION
     from refold.stores.sqlite.file import absolute
     from refold.stores.sqlite.inbox import InboxFile
 
@@ -102,7 +102,7 @@ async def _session_of(log: Path, session: str | None) -> str | None:
                 await session_head(store, session)
             return session
         found: dict[str, ListedSession] = {session.session: session for session in await list_sessions(store)}
-        commanded = [_asker(name, found) for name in commanded]
+        commanded = [_asker(name, found) for name in commanded if not name.startswith(NO_SESSION)]
         opened_runs = [_asker(name, found) for name, session in found.items() if session.status in HAS_OPEN_RUN]
     names = sorted({*opened_runs, *commanded})
     if len(names) > 1:

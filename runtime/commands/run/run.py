@@ -53,7 +53,7 @@ async def run(
     stop_reason}.
     """
     from refold.commands.run.session_run import session_run
-    from refold.sessions.access import RunOverrides
+    from refold.sessions.inputs import RunOverrides
     from refold.sessions.outcome import Completed
 
     name, content = _agent_and_input([word for word in (agent, text) if word is not None], choice)

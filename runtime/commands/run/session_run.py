@@ -22,21 +22,24 @@ from refold.agent_runtime import AgentRuntime
 from refold.agents.agent import AnyAgent, with_subagents
 from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED, tell_result
 from refold.commands.output import exact_json, exact_line, exact_text, shell_word, tell, tell_error
-from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
+from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildWaits, ForPerson, LiveText
 from refold.commands.steer.delivery import answer_line, approve_line, resume_line
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.errors import PersistenceError
-from refold.events.core.ids import RunId
+from refold.events.core.errors import PersistenceError, StreamDeleted
+from refold.events.core.ids import RunId, stream_name
 from refold.events.session import events as ev
-from refold.events.session.state import calls_awaiting_answer, calls_awaiting_approval, question_id
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import calls_awaiting_approval, question_id
+from refold.inspection.log_reading import tombstone_of
 from refold.inspection.session_view import status_of
 from refold.inspection.summaries import call_words
 from refold.publishing.event_bus import Follower
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import Subscription
 from refold.remote.owner import InboxReader
-from refold.sessions.access import RunOverrides
+from refold.sessions.inputs import RunOverrides
 from refold.sessions.outcome import Cancelled, RunResult, result_of
+from refold.sessions.people import questions_in
 from refold.sessions.session import Session
 from refold.stores.sqlite.file import absolute
 
@@ -59,6 +62,21 @@ async def runtime_on(agent: AnyAgent, log: Path) -> AsyncGenerator[AgentRuntime]
                 await close()
 
 
+async def session_of(
+    runtime: AgentRuntime, session_id: str | None, *, user: str | None, metadata: Mapping[str, str] | None = None
+) -> Session:
+    """Return a session to which an input can be sent, so that none is named first and refused then.
+
+    Raises:
+        StreamDeleted: it was deleted.
+    """
+    session = await runtime.session(session_id, user=user, metadata=metadata or None)
+    stream = stream_name(SESSION_KIND, session.id)
+    if session_id is not None and await tombstone_of(runtime.store, stream) is not None:
+        raise StreamDeleted(stream)
+    return session
+
+
 @asynccontextmanager
 async def session_run(
     agent: AnyAgent,
@@ -72,17 +90,12 @@ async def session_run(
     """Give a session of a runtime, which is closed at the end, when all that happened has been shown.
 
     Args:
-        agent: what runs.
-        log: where.
         session_id: None = a new one.
-        user: whose it is; None = nothing is said of that.
-        metadata: what is said of it.
-        quiet: show nothing.
     """
     cancel = CancellationToken()
     with _ctrl_c_cancels(cancel):
         async with runtime_on(agent, log) as runtime:
-            session = await runtime.session(session_id, user=user, metadata=metadata or None)
+            session = await session_of(runtime, session_id, user=user, metadata=metadata)
             if not quiet:
                 tell(f"session {shell_word(session.id)} in {shell_word(str(log))}")
             run = SessionRun(runtime, session, log, cancel, quiet=quiet)
@@ -108,9 +121,9 @@ class SessionRun:
         self.session = session.id
         self.log = log
         self._waiting_calls: list[tuple[str, str]] = []
-        self._waiting_answers: list[str] = []
-        """The questions of its own session that wait."""
         """The calls that wait for approval, each behind its session: this one, or that of a subagent."""
+        self._waiting_answers: list[tuple[str, str]] = []
+        """The questions that wait, likewise."""
         self._not_done = ""
         """What is said beside a run that waits before anything was done."""
         self._is_terminated = False
@@ -121,7 +134,7 @@ class SessionRun:
         self._closing: asyncio.Task[None] | None = None
         self._calls = CallLines(quiet=quiet)
         self._showing: asyncio.Task[None] | None = None
-        self._children = ChildApprovals(runtime, session, self._see_child)
+        self._children = ChildWaits(runtime, session, self._see_child)
         self._ends: deque[int] = deque()
         """Versions of the events that ended runs which have not been told of yet."""
 
@@ -160,8 +173,8 @@ class SessionRun:
         tell_error(f"{self.waits_for}; the run is left open", exact=True)
         for place, call in self._waiting_calls:
             typer.echo(approve_line(self.log, place, call), err=True)
-        for question in self._waiting_answers:
-            typer.echo(answer_line(self.log, self.session, question), err=True)
+        for place, question in self._waiting_answers:
+            typer.echo(answer_line(self.log, place, question), err=True)
         typer.echo(resume_line(self.log, self.session, agent), err=True)
         return EXIT_TERMINATED if self._is_terminated else EXIT_FOUND
 
@@ -196,10 +209,10 @@ class SessionRun:
             calls = ", ".join(call.id for call in waiting)
             self.waits_for = f"{calls} of {state.run.id} waits for approval{self._not_done}"
             return False
-        asked = [call.question for call in calls_awaiting_answer(state) if call.question is not None]
+        asked = [question.id for question in questions_in(state)]
         if asked and status_of(state) == "waiting":
-            self._waiting_answers = [question_id(each.call, each.number) for each in asked]
-            self.waits_for = f"{', '.join(self._waiting_answers)} of {state.run.id} waits for an answer{self._not_done}"
+            self._waiting_answers = [(self.session, question) for question in asked]
+            self.waits_for = f"{', '.join(asked)} of {state.run.id} waits for an answer{self._not_done}"
             return False
         await self._children.tell_waiting()
         if self.waits_for:
@@ -233,7 +246,6 @@ class SessionRun:
 
     @property
     def _has_handler(self) -> bool:
-        """Whether the agent has a handler that is asked about calls which wait for approval."""
         return self._runtime.agent.approval is not None
 
     async def _show(self, followed: Subscription) -> None:
@@ -253,9 +265,8 @@ class SessionRun:
                     self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call_id}")
                 else:
                     self._wait_for_decision(self.session, call_id, f"{_exact(recorded.event)} as {call_id}")
-            case ev.QuestionAsked(call=call_id, number=number, question=question):
-                self._waiting_answers.append(question_id(call_id, number))
-                self._wait_for(f"{exact_text(question)} waits for an answer as {question_id(call_id, number)}")
+            case ev.QuestionAsked() as asked:
+                self._wait_for_answer(self.session, asked)
             case ev.RunParked(reason=reason):
                 self._wait_for(f"the run is parked: {exact_text(reason)}")
             case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
@@ -263,7 +274,10 @@ class SessionRun:
             case _:
                 return
 
-    def _see_child(self, child: Session, request: ev.ToolApprovalRequested) -> None:
+    def _see_child(self, child: Session, request: ForPerson) -> None:
+        if isinstance(request, ev.QuestionAsked):
+            self._wait_for_answer(child.id, request)
+            return
         waits = f"{_exact(request)} as {request.call} of {exact_text(child.id)}"
         self._wait_for_decision(child.id, request.call, waits)
 
@@ -272,8 +286,14 @@ class SessionRun:
             self._waiting_calls.append((session, call))
         self._wait_for(what)
 
+    def _wait_for_answer(self, session: str, asked: ev.QuestionAsked) -> None:
+        question = question_id(asked.call, asked.number)
+        if (session, question) not in self._waiting_answers:
+            self._waiting_answers.append((session, question))
+        whose = "" if session == self.session else f" of {exact_text(session)}"
+        self._wait_for(f"{exact_text(asked.question)} waits for an answer as {question}{whose}")
+
     def terminate(self) -> None:
-        """Leave the run open."""
         self._is_terminated = True
         self._wait_for("SIGTERM")
 

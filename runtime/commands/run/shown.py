@@ -1,13 +1,13 @@
 """What the commands that run an agent show while it works.
 
 `LiveText` writes answers to stdout as their pieces come. `CallLines` writes a line to stderr for each tool call, for
-each result, and for a model call that failed and is made again, since the pause may be long. `ChildApprovals` finds the
+each result, and for a model call that failed and is made again, since the pause may be long. `ChildWaits` finds the
 calls of subagents that wait for a person, as seen from the session whose run waits for them.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import typer
 
@@ -18,9 +18,9 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import tool_uses
 from refold.events.model.messages import TextDelta
 from refold.events.session import events as ev
-from refold.events.session.state import calls_awaiting_approval
 from refold.inspection.summaries import call_words, content_words
 from refold.publishing.notifications import Published, RecordedSessionEvent, Streamed
+from refold.sessions.people import approvals_in, questions_in
 from refold.sessions.session import Session
 
 CALL_CHARACTERS: Final = 100
@@ -32,6 +32,9 @@ LIVE_CAPACITY: Final = 10_000
 INBOX_POLL_S: Final = 0.2
 """How often the inbox is read for commands of other processes to the session."""
 
+
+ForPerson: TypeAlias = ev.ToolApprovalRequested | ev.QuestionAsked
+"""What a person is asked."""
 
 _BEGIN_SEQUENCES: Final = "\x1b\x90\x98\x9b\x9d\x9e\x9f"
 
@@ -104,11 +107,7 @@ class LiveText:
 
 
 class CallLines:
-    """Writes the lines of one session to stderr.
-
-    Args:
-        quiet: write nothing.
-    """
+    """Writes the lines of one session to stderr."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -144,22 +143,14 @@ class CallLines:
             tell(cell(words, CALL_CHARACTERS))
 
 
-class ChildApprovals:
-    """Tells of calls below a session that wait for approval, and that no handler is asked about.
+class ChildWaits:
+    """Tells of calls below a session that wait for a person: for an approval no handler is asked about, or an answer.
 
     Args:
-        runtime: whose sessions they are.
-        session: whose children are watched, and theirs.
         found: called with each such call, and its session.
     """
 
-    def __init__(
-        self,
-        runtime: AgentRuntime,
-        session: Session,
-        found: Callable[[Session, ev.ToolApprovalRequested], None],
-    ) -> None:
-
+    def __init__(self, runtime: AgentRuntime, session: Session, found: Callable[[Session, ForPerson], None]) -> None:
         self._runtime = runtime
         self._session = session
         self._found = found
@@ -179,8 +170,7 @@ class ChildApprovals:
                 waiting.append(child)
 
     def _see(self, recorded: RecordedSessionEvent) -> None:
-
-        if isinstance(recorded.event, ev.ToolApprovalRequested) and recorded.stream.startswith(self._prefix):
+        if isinstance(recorded.event, ForPerson) and recorded.stream.startswith(self._prefix):
             task = asyncio.get_running_loop().create_task(self._look_at_stream(recorded.stream))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
@@ -189,9 +179,10 @@ class ChildApprovals:
         await self._look_at(await self._runtime.session(stream.partition("/")[2]))
 
     async def _look_at(self, child: Session) -> None:
-
         state = await child.state_at()
         agent = self._runtime.agents.get(state.agent) if state.agent is not None else None
-        if calls_awaiting_approval(state) and (agent is None or agent.approval is None):
-            for request in await child.approvals(below=False):
-                self._found(child, request)
+        waiting: list[ForPerson] = [*questions_in(state)]
+        if agent is None or agent.approval is None:
+            waiting += approvals_in(state)
+        for request in waiting:
+            self._found(child, request)

@@ -1,4 +1,4 @@
-"""`refold approve LOG [SESSION [CALL]]`: a call that waits for a person is allowed or denied, or all are listed."""
+"""What waits for a person: `refold approve` allows or denies a call, or lists all; `refold answer` answers one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, argument, command
+from refold.commands.execution import EXIT_FOUND, CommandAnswer, JsonOption, LogArgument, argument, command
 from refold.commands.output import (
-    console,
     exact_json,
     exact_line,
     exact_text,
     shell_word,
     tell_error,
     write_exact,
-    write_json,
     write_paragraph,
 )
 from refold.commands.steer.delivery import (
     KeyOption,
+    SessionArgument,
     TimeoutOption,
     answer_line,
     approve_line,
@@ -29,7 +28,10 @@ from refold.commands.steer.delivery import (
 )
 
 if TYPE_CHECKING:
-    from refold.remote.people import AwaitedDecision
+    from rich.console import Console
+
+    from refold.connections.people import AwaitedDecision
+    from refold.remote.client import Given
 
 REST = "--json shows all"
 
@@ -53,7 +55,7 @@ async def approve(
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
-) -> int:
+) -> int | CommandAnswer:
     """Allow a call that waits for approval, or deny it; without CALL, list what waits for a person.
 
     The runtime that owns the log does it. Where none does, a denial is recorded directly; a call that is allowed is
@@ -64,47 +66,86 @@ async def approve(
     log does not take the command in time; it stays in the inbox then.
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}. Of a list: {log, waiting: [{session, run,
-    call, tool, what, reason, decided}]}; decided: whether a decision waits in the inbox for a runtime. Of a call that
-    waits for an answer also question, answer_schema and id, for `refold answer`.
+    call, tool, what, reason, decided, arguments}]}; decided: whether a decision waits in the inbox for a runtime. Of a
+    call that waits for an answer, instead of arguments, question, answer_schema and id, for `refold answer`.
     """
     if session is None or call is None:
         if deny or always or reason or arguments is not None or key is not None:
             raise typer.BadParameter("name the SESSION and the CALL to decide about; `refold approve LOG` lists them")
-        return await _list(log, session, as_json)
-    from refold.actors.calls.verdicts import given_arguments
+        return await _list(log, session)
+    from refold.actors.calls.policy import given_arguments
     from refold.events.core.ids import ToolCallId
-    from refold.remote.protocol import InboxDecide, Refused
+    from refold.remote.rows import InboxDecide
 
     if deny and always:
         raise typer.BadParameter("only an allowance can hold for always; leave out --deny or --always")
     if arguments is not None and (deny or always):
         raise typer.BadParameter("--arguments are for a call that is allowed, this time; leave out --deny or --always")
     changed = given_arguments(json_value(arguments, "--arguments")) if arguments is not None else None
-    decision = InboxDecide(call=ToolCallId(call), allow=not deny, reason=reason, always=always, arguments=changed)
+    decision = InboxDecide(call=ToolCallId(call), allowed=not deny, reason=reason, always=always, input=changed)
     what = await given(log, session, decision, key, timeout_s)
+    return _told(log, what, f"{decision.call} is {'denied' if deny else 'allowed'}", as_json)
+
+
+@command
+async def answer(
+    log: LogArgument,
+    session: SessionArgument,
+    question: Annotated[str, argument("QUESTION", "The question's id, or its call's, as `refold approve` lists it.")],
+    value: Annotated[str | None, argument("VALUE", "The answer, as text.")] = None,
+    json_text: Annotated[
+        str | None, typer.Option("--value", metavar="JSON", help="The answer as JSON, in place of VALUE.")
+    ] = None,
+    error: Annotated[
+        str | None, typer.Option("--error", metavar="TEXT", help="Why there is no answer, in place of one.")
+    ] = None,
+    key: KeyOption = None,
+    timeout_s: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Answer what a tool asks, or give a call the result that its tool left for later.
+
+    `refold approve LOG` lists what waits, with the schema that an answer must fit. Where no runtime owns the log, an
+    answer waits in the inbox for one, since the tool goes on with it; a deferred result is recorded directly.
+
+    Exits 1 if the call waits for no such answer, or it does not fit; 3 if the runtime that owns the log does not take
+    the command in time; it stays in the inbox then.
+
+    JSON: {log, session, key, outcome: done | queued, version, new, run}.
+    """
+    from refold.remote.rows import InboxAnswer
+
+    if sum(each is not None for each in (value, json_text, error)) != 1:
+        raise typer.BadParameter("give the answer as VALUE or --value, or --error in place of one")
+    said = json_value(json_text, "--value") if json_text is not None else value
+    what = await given(log, session, InboxAnswer(question=question, answer=said, error=error), key, timeout_s)
+    return _told(log, what, f"{question} is answered", as_json)
+
+
+def _told(log: Path, what: "Given", words: str, as_json: bool) -> int:
+    from refold.remote.protocol import Refused
+
     if isinstance(what.outcome, Refused):
         tell_error(f"{what.outcome.message}; `refold approve {shell_word(str(log))}` lists those that wait")
         return EXIT_FOUND
-    return tell_given(log, what, f"{decision.call} is {'denied' if deny else 'allowed'}", as_json)
+    return tell_given(log, what, words, as_json)
 
 
-async def _list(log: Path, session: str | None, as_json: bool) -> int:
-    from refold.remote.people import awaited_decisions
+async def _list(log: Path, session: str | None) -> CommandAnswer:
+    from refold.connections.people import awaited_decisions
 
     waiting = await awaited_decisions(log, session, below=True)
-    if as_json:
-        write_json({"log": str(log), "waiting": waiting})
-        return EXIT_OK
-    to = console()
-    if not waiting:
-        write_paragraph(to, "no call waits for approval")
-    for decision in waiting:
-        _write(log, decision)
-    return EXIT_OK
+
+    def write(to: "Console") -> None:
+        if not waiting:
+            write_paragraph(to, "no call waits for approval")
+        for decision in waiting:
+            _write(to, log, decision)
+
+    return CommandAnswer({"log": str(log), "waiting": waiting}, write)
 
 
-def _write(log: Path, decision: "AwaitedDecision") -> None:
-    to = console()
+def _write(to: "Console", log: Path, decision: "AwaitedDecision") -> None:
     why = f" ({exact_line(exact_text(decision.reason), REST)})" if decision.reason else ""
     what = exact_line(exact_json(decision.what), REST)
     if decision.question is not None:

@@ -28,7 +28,8 @@ async def cancel(
     JSON: {log, session, key, outcome: done | queued, version, new, run}; version 0 = there was nothing to cancel.
     """
     from refold.events.core.ids import RunId
-    from refold.remote.protocol import Done, InboxCancel
+    from refold.remote.protocol import Done
+    from refold.remote.rows import InboxCancel
 
     given_command = InboxCancel(run=RunId(run) if run is not None else None, reason=reason)
     what = await given(log, session, given_command, key, timeout_s)

@@ -11,7 +11,7 @@ from refold.commands.output import console, shell_word, tell_error, write_json, 
 
 if TYPE_CHECKING:
     from refold.remote.client import Given
-    from refold.remote.protocol import InboxCommand
+    from refold.remote.rows import InboxCommand
 
 SessionArgument = Annotated[str, argument("SESSION", "The session's name.")]
 UserOption = Annotated[str | None, option("--user", "ID", "Whose session it is; one of another user is refused.")]
@@ -45,10 +45,7 @@ def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: 
     """Write the outcome of a command, and return the exit code.
 
     Args:
-        log: as it was named.
-        what: the outcome.
         words: what has happened if it is done.
-        as_json: whether a program reads it.
         goes_on: whether there is work to be done after it. Where no runtime is there to do it, the command that does
             is written to stderr.
     """
@@ -59,8 +56,7 @@ def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: 
         tell_error(outcome.message)
         return EXIT_FOUND
     if outcome is None and what.owner is not None:
-        by = f"process {what.owner.pid or '(unknown)'} on host {what.owner.host or '(unknown)'}"
-        again = f"the same command with --key {shell_word(what.key)} tells what came of it"
+        by, again = what.owner.by, f"the same command with --key {shell_word(what.key)} tells what came of it"
         tell_error(f"{log} is in use by {by}, which did not take the command in time; it stays in the inbox; {again}")
         return EXIT_LOG_IN_USE
     if as_json:
@@ -115,8 +111,6 @@ def resume_line(log: Path, session: str, agent: Sequence[str] = ()) -> str:
     """Return the command that lets the open run of a session go on, ready for a shell.
 
     Args:
-        log: as it was named.
-        session: its name.
         agent: the words that say which agent; none = not known.
     """
     words = [f"--log={log}", f"--session={session}"]

@@ -48,13 +48,14 @@ async def fork(
     from msgspec.structs import replace
 
     from refold.events.core.ids import SessionId
-    from refold.remote.protocol import Done, InboxFork, InboxSend
+    from refold.remote.protocol import Done
+    from refold.remote.rows import InboxFork, InboxSend
 
     results = dict(_call_and_text(each) for each in result or [])
     words = _text_of_file(prompt) if prompt is not None else None
     wanted = name or await _free_name(log, session, at)
     fork_command = InboxFork(
-        name=wanted, at=at, model=model, system_prompt=words, results=results, keep_run=keep_run or bool(results)
+        name=wanted, at=at, model=model, system_prompt=words, results={**results}, keep_run=keep_run or bool(results)
     )
     what = await given(log, session, fork_command, key, timeout_s)
     said = f"session {shell_word(wanted)} goes on from {shell_word(session)}"
@@ -90,7 +91,7 @@ async def rewind(
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}.
     """
-    from refold.remote.protocol import InboxRewind
+    from refold.remote.rows import InboxRewind
 
     what = await given(log, session, InboxRewind(to=at), key, timeout_s)
     to = f"to version {at}" if at is not None else "to before its last input"

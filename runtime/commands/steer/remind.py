@@ -1,12 +1,12 @@
 """`refold remind LOG SESSION TEXT`: an input for a later time, or for many; without a text, those that wait."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, age, command, option
-from refold.commands.output import cell, console, table, write_json, write_paragraph, write_table
+from refold.commands.execution import CommandAnswer, JsonOption, LogArgument, age, command, option, time_of
+from refold.commands.output import cell, table, write_paragraph, write_table
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, UserOption, given, tell_given
 from refold.inspection.times import duration_words, time_words
 
@@ -14,15 +14,6 @@ from refold.inspection.times import duration_words, time_words
 def interval(text: str) -> timedelta | str:
     """Return an interval such as `90m`, or the cron line that a text with spaces is."""
     return text if " " in text.strip() else age(text)
-
-
-def later_time(text: str) -> datetime:
-    """Return a time such as `2026-07-01T09:00`, which is one of UTC, or one in `7d`; or raise BadParameter."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return datetime.now(UTC) + age(text)
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 @command
@@ -35,7 +26,7 @@ async def remind(
         typer.Option(
             "--at",
             metavar="TIME",
-            parser=later_time,
+            parser=lambda text: time_of(text, ahead=True),
             help="When: 2026-07-01T09:00 (UTC, or with a zone), or in 12h, 7d. With --every the first time.",
             show_default=False,
         ),
@@ -49,7 +40,7 @@ async def remind(
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
-) -> int:
+) -> int | CommandAnswer:
     """Send an input to a session at a later time, once or again and again; list those that wait, or cancel one.
 
     The runtime that owns the log then begins the run, or the next one at once. Of times that pass while there is none
@@ -62,27 +53,23 @@ async def remind(
     """
     from refold.actors.kernel.clock import SystemClock
     from refold.events.core.ids import RunId
-    from refold.remote.protocol import InboxCancel, InboxSend
-    from refold.sessions.access import checked_time
-    from refold.sessions.schedule import first_time, repeat_of
+    from refold.remote.rows import InboxCancel, InboxSend
+    from refold.sessions.inputs import due_times
 
     if cancel is not None:
         what = await given(log, session, InboxCancel(run=RunId(cancel)), key, timeout_s)
         return tell_given(log, what, f"{cancel} is cancelled", as_json, goes_on=False)
     if text is None:
-        return await _list(log, session, as_json)
+        return await _list(log, session)
     if at is None and every is None:
         raise typer.BadParameter("a reminder has a time (--at), an interval or a cron line (--every), or both")
-    repeat = repeat_of(interval(every), zone) if every is not None else None
-    due_at = checked_time(at) if at is not None else None
-    if due_at is None and repeat is not None:
-        due_at = first_time(repeat, SystemClock().now_us())
+    repeat, due_at = due_times(at, interval(every) if every is not None else None, zone, SystemClock().now_us())
     sent = InboxSend(text=text, user=user, due_at=due_at, every=repeat)
     what = await given(log, session, sent, key, timeout_s)
     return tell_given(log, what, f"it is sent at {time_words(due_at or 0)}", as_json, goes_on=False)
 
 
-async def _list(log: LogArgument, session: str, as_json: bool) -> int:
+async def _list(log: LogArgument, session: str) -> CommandAnswer:
     from refold.events.core.ids import SessionId
     from refold.events.session.state import run_of_input
     from refold.inspection.log_reading import opened, session_head
@@ -93,25 +80,14 @@ async def _list(log: LogArgument, session: str, as_json: bool) -> int:
         head = await session_head(store, session)
         state = await session_state(store, SessionId(head.stream.partition("/")[2]))
     waiting = sorted(state.scheduled, key=lambda later: later.due_at)
-    if as_json:
-        found = [
-            {
-                "run": run_of_input(later.version),
-                "text": content_words(later.content),
-                "due_at": later.due_at,
-                "every": later.every,
-            }
-            for later in waiting
-        ]
-        write_json({"log": str(log), "session": session, "reminders": found})
-    elif not waiting:
-        write_paragraph(console(), "no input waits for its time")
-    else:
-        shown = table("RUN", "DUE", "EVERY", "TEXT")
-        for later in waiting:
-            every = later.every
-            words = "" if every is None else (every.cron or duration_words(every.interval_us or 0))
-            texts = (run_of_input(later.version), time_words(later.due_at), words, content_words(later.content))
-            shown.add_row(*map(cell, texts))
-        write_table(console(), shown)
-    return EXIT_OK
+    found: list[dict[str, object]] = []
+    shown = table("RUN", "DUE", "EVERY", "TEXT")
+    for later in waiting:
+        run, text, every = run_of_input(later.version), content_words(later.content), later.every
+        found.append({"run": run, "text": text, "due_at": later.due_at, "every": every})
+        words = "" if every is None else (every.cron or duration_words(every.interval_us or 0))
+        shown.add_row(*map(cell, (run, time_words(later.due_at), words, text)))
+    return CommandAnswer(
+        {"log": str(log), "session": session, "reminders": found},
+        lambda to: write_table(to, shown) if waiting else write_paragraph(to, "no input waits for its time"),
+    )

@@ -63,7 +63,8 @@ async def send(
     JSON: {log, session, key, outcome: done | queued, version, new, run}; with --wait as that of `refold run`.
     """
     from refold.remote.protocol import Done, send_command
-    from refold.sessions.access import RunOverrides, describe_command, run_options
+    from refold.sessions.access import describe_command
+    from refold.sessions.inputs import RunOverrides, run_options
 
     overrides = RunOverrides(model=model, max_turns=max_turns, max_tokens=max_tokens, temperature=temperature)
     said = describe_command(user, metadata_of(metadata))

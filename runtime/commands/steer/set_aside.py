@@ -38,12 +38,13 @@ async def set_aside(
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}.
     """
-    from refold.remote.protocol import Done, InboxSetAside, InboxTakeBack
+    from refold.remote.protocol import Done
+    from refold.remote.rows import InboxSetAside, InboxTakeBack
 
     if undo and (message, part) != (None, None):
         raise typer.BadParameter("--undo takes back all that was set aside there; leave out --message and --part")
     if undo:
-        what = await given(log, session, InboxTakeBack(version=version, reason=reason), key, timeout_s)
+        what = await given(log, session, InboxTakeBack(aside=version, reason=reason), key, timeout_s)
         return tell_given(log, what, f"what version {version} set aside is back", as_json, goes_on=False)
     named = InboxSetAside(version=version, message=message, part=part, reason=reason)
     what = await given(log, session, named, key, timeout_s)

@@ -26,12 +26,7 @@ GONE_MIN = 1_024
 
 
 class AgentIndex:
-    """One agent's episodes by row, in the order of insertion; `follow` takes them in.
-
-    Args:
-        state: the present one, which goes on changing.
-        own: what belongs to the agent in it.
-    """
+    """One agent's episodes by row, in the order of insertion; `follow` takes them in."""
 
     def __init__(self, state: Episodes, own: AgentEpisodes) -> None:
         self.own = own

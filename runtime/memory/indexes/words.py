@@ -58,10 +58,7 @@ class WordIndex:
 def best(primary: NDArray[np.int64], score: NDArray[np.float64], count: int) -> Rows:
     """Return the places of the `count` best: of the largest `primary`, then the largest `score`, then the first.
 
-    Only those returned are sorted: the others are left where they are.
-
-    Args:
-        primary: small numbers, >= 0.
+    Only those returned are sorted: the others are left where they are. `primary` holds small numbers, >= 0.
     """
     places: Rows = np.arange(0, dtype=np.int64)
     if count > 0 and len(primary) <= count:
@@ -84,6 +81,9 @@ def _of_largest(places: Rows, score: NDArray[np.float64], count: int) -> Rows:
     above = places[own > least]
     return np.concatenate((above, places[own == least][: count - len(above)]))
 
+
+ROWS_PER_STEP = 10_000
+"""So many entries that share a word are looked at before others have the loop."""
 
 GONE_MIN = 1_024
 """Rows of entries that are gone or replaced are kept until there are more than this, and more than of the others."""
@@ -124,13 +124,21 @@ class EntryWords:
                 self._add(name, known)
         return True
 
-    def matching(self, query: str, count: int) -> list[str]:
+    def matching(self, query: str, count: int) -> Cooperative[list[str]]:
         """Return the keys of the `count` entries that share most words with `query`, of several the first inserted."""
         shared = self._words.shared(words_of(query), len(self._names))
-        there = [row for row in np.flatnonzero(shared).tolist() if self._row_of.get(self._names[row]) == row]
+        there: list[int] = []
+        earlier: list[float] = []
+        for place, row in enumerate(np.flatnonzero(shared).tolist(), 1):
+            name = self._names[row]
+            if self._row_of.get(name) == row:
+                there.append(row)
+                earlier.append(-self._entries[name].number)
+            if not place % ROWS_PER_STEP:
+                yield
         rows = np.array(there, dtype=np.int64)
-        earlier = np.array([-self._entries[self._names[row]].number for row in there], dtype=np.float64)
-        return [self._names[row] for row in rows[best(shared[rows], earlier, count)].tolist()]
+        found = best(shared[rows], np.array(earlier, dtype=np.float64), count)
+        return [self._names[row] for row in rows[found].tolist()]
 
     def _add(self, name: str, known: Known) -> None:
         row = self._row_of[name] = len(self._names)

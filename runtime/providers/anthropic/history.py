@@ -1,10 +1,7 @@
 """A history as the Messages API accepts it: merged, balanced, without what is empty or another provider's.
 
-The histories that Refold keeps are balanced already (`refold.events.model.history_rules`), so of them little is
-changed. An imported history, or a request made by hand, may be anything: it is repaired where its meaning is certain
-and refused where it is not, because a request that the API refuses would be refused again on every later turn. What the
-API asks for, by its own words in the API reference ("Messages", "Handle tool calls", "Thinking",
-platform.claude.com/docs) and in the errors that it gives:
+Read `refold.providers.http.history` first. What the API asks for, by its own words in the API reference ("Messages",
+"Handle tool calls", "Thinking", platform.claude.com/docs) and in the errors that it gives:
 
 - the first message is a user's; consecutive messages of one role are one message;
 - no content is empty, no text is blank, and a final assistant message does not end with white space;
@@ -14,8 +11,7 @@ platform.claude.com/docs) and in the errors that it gives:
 - thinking blocks have their signature, unless a server signs nothing, and no assistant message ends with one.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -24,25 +20,20 @@ from refold.events.core.content import (
     Block,
     DocumentBlock,
     ImageBlock,
-    JsonObject,
     Message,
     ProviderBlock,
     ResultContent,
-    StoredBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    is_json_object,
+    without_blanks,
 )
-from refold.events.core.errors import ProviderError
 from refold.events.core.ids import ToolCallId
+from refold.providers.http.history import ASSISTANT_IMAGE_TEXT, check_messages, joined, refused, results_of
 
 NAME = "anthropic"
 """The provider's name: the key of `provider_data` and the owner of its `ProviderBlock`s."""
-
-NO_RESULT_TEXT = "No result of this call is known; it may or may not have run."
-"""The result of a call that has none in the history."""
 
 EMPTY_ERROR_TEXT = "The tool failed and said nothing."
 """What an error result says that has no content."""
@@ -50,65 +41,35 @@ EMPTY_ERROR_TEXT = "The tool failed and said nothing."
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Media types of the images that the API reads ("Vision", platform.claude.com/docs)."""
 
-
-PDF_TYPE = "application/pdf"
-
-
-def refused(reason: str) -> ProviderError:
-    return ProviderError(f"the request cannot be sent to the Messages API: {reason}", kind="invalid_request")
+HOST = "the Messages API"
 
 
 def sendable(messages: Sequence[Message], *, unsigned: bool = False) -> list[Message]:
-    """Return `messages` in a form that the API accepts, roles alternating, the first a user's.
-
-    Args:
-        unsigned: whether thinking without a signature stays.
-
-    Raises:
-        ProviderError: there is nothing to send, or the meaning is not certain; of kind `invalid_request`.
-    """
-    groups = _merged(
-        Message(message.role, _kept(message, f"message {place}", unsigned)) for place, message in enumerate(messages)
-    )
-    groups = _merged(_balanced(groups))
-    groups = _merged(_with_paired_server_calls(groups))  # Behind what balancing adds, which may end the last turn.
-    groups = _merged(Message(group.role, _without_last_thoughts(group)) for group in groups)
+    """Return `messages` as the API accepts them, roles alternating; `unsigned` thoughts stay if it is true."""
+    check_messages(messages, HOST)
+    groups = joined(Message(message.role, _kept(message, unsigned)) for message in messages)
+    groups = joined(_balanced(groups))
+    groups = joined(_with_paired_server_calls(groups))  # Behind what balancing adds, which may end the last turn.
+    groups = joined(Message(group.role, _without_last_thoughts(group)) for group in groups)
     if not groups:
-        raise refused("no message holds anything that can be sent")
+        raise refused(HOST, "no message holds anything that can be sent")
     if groups[-1].role == "assistant":
         if messages[-1].role == "user":
-            raise refused("the last message holds nothing that can be sent")
+            raise refused(HOST, "the last message holds nothing that can be sent")
         groups[-1] = _without_last_space(groups[-1])
     if groups[0].role == "assistant":
         groups.insert(0, Message("user", (TextBlock(text=OPENING_TEXT),)))
     return groups
 
 
-def _merged(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` without the empty ones, neighbours of one role joined."""
-    contents: list[tuple[str, list[Block]]] = []
-    for message in messages:
-        if not message.content:
-            continue
-        if contents and contents[-1][0] == message.role:
-            contents[-1][1].extend(message.content)
-        else:
-            contents.append((message.role, list(message.content)))
-    return [Message("assistant" if role == "assistant" else "user", tuple(content)) for role, content in contents]
-
-
-def _kept(message: Message, place: str, unsigned: bool) -> tuple[Block, ...]:
+def _kept(message: Message, unsigned: bool) -> tuple[Block, ...]:
     kept: list[Block] = []
     for block in message.content:
-        if isinstance(block, StoredBlock):
-            raise refused(f"{place} holds a stored block whose payload was not loaded")
-        if isinstance(block, ToolUseBlock) and message.role == "user":
-            raise refused(f"{place} is a user's and holds a tool call")
         if isinstance(block, ToolResultBlock):
-            content = _kept_result(block, place)
+            content = _kept_result(block)
             kept.append(block if content == block.content else msgspec.structs.replace(block, content=content))
         elif isinstance(block, ImageBlock | DocumentBlock):
-            kept.append(_shown(block) if message.role == "user" else TextBlock(text="(The assistant gave an image.)"))
+            kept.append(_shown(block) if message.role == "user" else TextBlock(text=ASSISTANT_IMAGE_TEXT))
         elif not _left_out(block, message.role, unsigned):
             kept.append(block)
     return tuple(kept)
@@ -127,15 +88,11 @@ def _left_out(block: Block, role: str, unsigned: bool) -> bool:
             return False
 
 
-def _kept_result(result: ToolResultBlock, place: str) -> tuple[ResultContent, ...]:
-    kept: list[ResultContent] = []
-    for part in result.content:
-        if isinstance(part, StoredBlock):
-            raise refused(f"{place} holds a result with a stored block whose payload was not loaded")
-        if isinstance(part, ImageBlock | DocumentBlock):
-            kept.append(_shown(part))
-        elif part.text.strip():
-            kept.append(part)
+def _kept_result(result: ToolResultBlock) -> tuple[ResultContent, ...]:
+    kept: list[ResultContent] = [
+        _shown(part) if isinstance(part, ImageBlock | DocumentBlock) else part
+        for part in without_blanks(result.content)
+    ]
     if result.is_error and not kept:
         kept.append(TextBlock(text=EMPTY_ERROR_TEXT))
     return tuple(kept)
@@ -147,7 +104,7 @@ def _shown(block: ImageBlock | DocumentBlock) -> ImageBlock | DocumentBlock | Te
         return block
     media_type = block.media_type.partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
     if isinstance(block, DocumentBlock):
-        if block.data and (media_type == PDF_TYPE or media_type.startswith("text/")):
+        if block.data and (media_type == "application/pdf" or media_type.startswith("text/")):
             return msgspec.structs.replace(block, media_type=media_type)
         return TextBlock(text=f"(A document of type {block.media_type[:100]!r} that cannot be shown.)")
     if not block.data or media_type not in IMAGE_TYPES:
@@ -162,35 +119,25 @@ def _with_paired_server_calls(groups: list[Message]) -> list[Message]:
     """
     if not any(isinstance(block, ProviderBlock) for group in groups for block in group.content):
         return groups
-    answered = _answered_server_calls(groups)
+    called, answered = set[str | None](), set[str | None]()
+    for block in (block for group in groups for block in group.content):
+        called.add(_server_call(block))
+        answered |= called & {_server_result(block)}
     last = max((place for place, group in enumerate(groups) if group.role == "assistant"), default=-1)
     continued = all(isinstance(block, ToolResultBlock) for group in groups[last + 1 :] for block in group.content)
-    called: set[str | None] = set()
+    called = set[str | None]((None,))
     paired: list[Message] = []
     for place, group in enumerate(groups):
         kept: list[Block] = []
         for block in group.content:
-            call, result = _server_call(block), _server_result(block)
-            if call is not None and call not in answered and not (continued and place == last):
-                continue
-            if result is not None and result not in called:
+            call = _server_call(block)
+            waits = call not in answered and not (continued and place == last)
+            if (call is not None and waits) or _server_result(block) not in called:
                 continue
             called.add(call)
             kept.append(block)
         paired.append(Message(group.role, tuple(kept)))
     return paired
-
-
-def _answered_server_calls(groups: list[Message]) -> set[str]:
-    called: set[str] = set()
-    answered: set[str] = set()
-    for block in (block for group in groups for block in group.content):
-        call, result = _server_call(block), _server_result(block)
-        if call is not None:
-            called.add(call)
-        if result is not None and result in called:
-            answered.add(result)
-    return answered
 
 
 def _server_call(block: Block) -> str | None:
@@ -208,12 +155,10 @@ def _server_result(block: Block) -> str | None:
 def _balanced(groups: list[Message]) -> list[Message]:
     """Return `groups`, whose roles alternate, with each call answered in the very next message.
 
-    A result that stands further on is moved to its call, a call without one is answered with `NO_RESULT_TEXT`, a
-    result without a call is left out, and an id that was used before is replaced by another one.
+    A result without a call is left out, and an id that was used before is replaced by another one.
     """
-    waiting = _results_by_call(groups)
-    turns = _calls_by_id(groups)
-    used: set[str] = set(turns)
+    paired = results_of(groups, HOST)
+    used: set[str] = {call for _, call in paired}
     seen: set[str] = set()
     balanced: list[Message] = []
     results: list[ToolResultBlock] = []
@@ -227,17 +172,13 @@ def _balanced(groups: list[Message]) -> list[Message]:
         results = []
         for block in others:
             if isinstance(block, ToolUseBlock):
-                turns[block.id].popleft()
-                result = _result_of(block, place, turns[block.id], waiting.get(block.id, deque()))
+                result = paired[place, block.id]
                 call = ToolCallId(_unused(block.id, used)) if block.id in seen else block.id
                 seen.add(call)
                 used.add(call)
-                results.append(
-                    result if result.tool_use_id == call else msgspec.structs.replace(result, tool_use_id=call)
-                )
-                content.append(block if call == block.id else msgspec.structs.replace(block, id=call))
-            else:
-                content.append(block)
+                results.append(msgspec.structs.replace(result, tool_use_id=call))
+                block = msgspec.structs.replace(block, id=call)
+            content.append(block)
         balanced.append(Message("assistant", tuple(content)))
     if results:
         balanced.append(_answering(results, []))
@@ -255,40 +196,6 @@ def _answering(results: Sequence[ToolResultBlock], others: Sequence[Block]) -> M
             result = msgspec.structs.replace(result, content=texts or (TextBlock(text=EMPTY_ERROR_TEXT),))
         content.append(result)
     return Message("user", (*content, *shown, *others))
-
-
-def _results_by_call(groups: list[Message]) -> dict[str, deque[tuple[int, ToolResultBlock]]]:
-    waiting: dict[str, deque[tuple[int, ToolResultBlock]]] = {}
-    for place, group in enumerate(groups):
-        for block in group.content:
-            if isinstance(block, ToolResultBlock):
-                waiting.setdefault(block.tool_use_id, deque()).append((place, block))
-    return waiting
-
-
-def _calls_by_id(groups: list[Message]) -> dict[str, deque[int]]:
-    turns: dict[str, deque[int]] = {}
-    for place, group in enumerate(groups):
-        for block in group.content:
-            if isinstance(block, ToolUseBlock):
-                places = turns.setdefault(block.id, deque())
-                if places and places[-1] == place:
-                    raise refused(f"two calls of one answer share the id {block.id!r:.100}")
-                places.append(place)
-    return turns
-
-
-def _result_of(
-    call: ToolUseBlock, place: int, later: deque[int], waiting: deque[tuple[int, ToolResultBlock]]
-) -> ToolResultBlock:
-    """Return the first result at or behind `place`, and before the id is used again."""
-    while waiting and waiting[0][0] < place:
-        waiting.popleft()
-    if waiting and not (later and waiting[0][0] >= later[0]):
-        return waiting.popleft()[1]
-    return ToolResultBlock(
-        tool_use_id=call.id, content=(TextBlock(text=NO_RESULT_TEXT),), is_error=True, kind="permanent"
-    )
 
 
 def _unused(name: str, used: set[str]) -> str:
@@ -317,9 +224,3 @@ def _without_last_space(message: Message) -> Message:
     if not isinstance(last, TextBlock):
         return message
     return Message(message.role, (*message.content[:-1], msgspec.structs.replace(last, text=last.text.rstrip())))
-
-
-def own_data(data: JsonObject | None) -> JsonObject:
-    """Return what `provider_data` holds for this provider, empty if nothing."""
-    found = (data or {}).get(NAME)
-    return dict(found) if is_json_object(found) else {}

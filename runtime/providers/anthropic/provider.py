@@ -7,7 +7,7 @@
     AnthropicProvider(base_url="http://localhost:11434")                    # Ollama; llama.cpp, vLLM likewise
 
 `AnthropicFormat` is the wire format, which needs no connection: `history` says which messages are sent and `request`
-how they are written, `answer` and `stream` how answers are read, `errors` what errors mean. `AnthropicProvider` adds
+how they are written, `answer` how answers are read, `errors` what errors mean. `AnthropicProvider` adds
 the connection, which is that of `refold.providers.http.provider`.
 """
 
@@ -18,7 +18,7 @@ from typing import Literal, Unpack
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.messages import ModelRequest, ModelResponse
-from refold.providers.anthropic.answer import answer_in
+from refold.providers.anthropic.answer import AnthropicReader, answer_in
 from refold.providers.anthropic.errors import failure_of
 from refold.providers.anthropic.history import NAME
 from refold.providers.anthropic.request import (
@@ -29,11 +29,10 @@ from refold.providers.anthropic.request import (
     encoded_request,
     wire_name,
 )
-from refold.providers.anthropic.stream import AnthropicReader
 from refold.providers.http.provider import HttpProvider
 from refold.providers.http.secrets import Secret, key_from
 from refold.providers.http.settings import HttpOptions, checked_mapping, is_at
-from refold.providers.http.wire import WireRequest
+from refold.providers.http.wire import ToolNames, WireRequest
 
 PATH = "/v1/messages"
 
@@ -54,26 +53,21 @@ class AnthropicFormat:
         self._headers = {"anthropic-version": options.version}
         if options.drop_stale_thinking:
             self._headers["anthropic-beta"] = STALE_THINKING_BETA
-        self._our_names: dict[str, str] = {}
+        self._names = ToolNames()
 
     def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
         body = encoded_request(request, self.options, stream=stream)
-        for tool in request.tools:
-            if (sent := wire_name(tool.name)) != tool.name:
-                self._our_names[sent] = tool.name
+        self._names.remember({tool.name: wire_name(tool.name) for tool in request.tools})
         return WireRequest(path=PATH, headers=self._headers, body=body)
 
     def answer(self, body: bytes) -> ModelResponse:
-        return answer_in(body, self._our_name)
+        return answer_in(body, self._names.own)
 
     def reader(self) -> AnthropicReader:
-        return AnthropicReader(self._our_name)
+        return AnthropicReader(self._names.own)
 
     def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         return failure_of(status, headers, body)
-
-    def _our_name(self, sent: str) -> str:
-        return self._our_names.get(sent, sent)
 
 
 BASE_URL = "https://api.anthropic.com"

@@ -30,12 +30,14 @@ from refold.events.core.content import (
     is_json_array,
     is_json_object,
 )
-from refold.events.core.errors import ConfigError, ProviderError
+from refold.events.core.errors import ProviderError
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest
-from refold.providers.anthropic.history import is_thought, own_data, refused, sendable
+from refold.providers.anthropic.history import HOST, NAME, is_thought, sendable
 from refold.providers.http.closed_schema import closed_schema
-from refold.providers.http.wire import check_images, check_size, encoded
+from refold.providers.http.history import refused
+from refold.providers.http.settings import check_fields
+from refold.providers.http.wire import check_images, check_size, encoded, object_field
 
 DEFAULT_VERSION = "2023-06-01"
 """Of the API, the header `anthropic-version`. It is the one that every model, gateway and compatible server takes, and
@@ -66,43 +68,34 @@ _OURS = frozenset(("messages", "stream"))
 
 
 class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an `AnthropicProvider` is set to, as far as it shapes the requests.
+    """What an `AnthropicProvider` is set to, as far as it shapes the requests; its arguments of these names say what.
 
     Raises:
         ConfigError: a value is outside its bounds; the message names the field.
     """
 
     version: str = DEFAULT_VERSION
-    """Of the API."""
     max_tokens: int = DEFAULT_MAX_TOKENS
-    """Most tokens of an answer where the request names no limit, >= 1; a fixed budget of `thinking` comes on top."""
     thinking: int | Literal["adaptive"] | None = None
-    """Tokens of a fixed budget, >= 1024, for models up to Claude 4.6; "adaptive" where the model decides; None = the
-    model's default."""
     drop_stale_thinking: bool = False
-    """Whether thinking that no longer fits what stands before it is dropped, instead of failing the request; only for
-    models that check it ("Prefix checks on thinking blocks", platform.claude.com/docs)."""
     structured_output: bool | None = None
-    """Whether the model is held to the schema of an answer that is data, by `output_config`; None = where it can be."""
+    """None = where the model can be held to a schema."""
     unsigned_thinking: bool = False
-    """Whether thinking without a signature goes back, with an empty one; Anthropic refuses it."""
     cache: bool | Literal["5m", "1h"] = True
-    """Whether to mark what the provider may keep of the prompt, and for how long; True = its default."""
     server_tools: tuple[JsonObject, ...] = ()
-    """Tools that the provider runs itself, in its own words, such as `{"type": "web_search_20260318", "name":
-    "web_search"}`."""
     request_bytes_max: int | None = None
     """Largest body that the server takes, which is not sent if it is larger; None = not known."""
     image_bytes_max: int | None = None
     """Largest image, likewise."""
     extra_body: JsonObject = {}
-    """Further fields of the body; one that we set too replaces ours."""
 
     def __post_init__(self) -> None:
         budget = self.thinking
         tools = [tool for tool in self.server_tools if is_json_object(tool) and isinstance(tool.get("type"), str)]
         names = [str(tool["name"]) for tool in tools if "name" in tool]  # A set of tools has none.
-        bounds: tuple[tuple[str, bool, str], ...] = (
+        check_fields(
+            "AnthropicProvider",
+            self,
             ("version", bool(re.fullmatch(r"[0-9A-Za-z.-]+", self.version)), "a version such as 2023-06-01"),
             ("max_tokens", type(self.max_tokens) is int and self.max_tokens >= 1, "an integer of at least 1"),
             (
@@ -125,9 +118,6 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "an object without messages and stream",
             ),
         )
-        for field, good, wanted in bounds:
-            if not good:
-                raise ConfigError(f"AnthropicProvider: {field} must be {wanted}, not {getattr(self, field)!r:.80}")
 
 
 def wire_name(name: str) -> str:
@@ -142,25 +132,20 @@ def wire_name(name: str) -> str:
 
 
 def encoded_request(request: ModelRequest, options: AnthropicOptions, *, stream: bool) -> bytes:
-    """Return the body of the HTTP request for a model call.
-
-    Raises:
-        ProviderError: the request cannot be expressed; of kind `invalid_request`.
-    """
     body = _body(request, options)
     if stream:
         body["stream"] = True
     try:
         written = encoded(body)
     except ProviderError as error:
-        raise refused(f"it is not JSON ({error})") from None
-    check_size(written, options.request_bytes_max, "the Messages API")
+        raise refused(HOST, f"it is not JSON ({error})") from None
+    check_size(written, options.request_bytes_max, HOST)
     return written
 
 
 def _body(request: ModelRequest, options: AnthropicOptions) -> JsonObject:
     history = sendable(request.messages, unsigned=options.unsigned_thinking)
-    check_images(history, options.image_bytes_max, "the Messages API")
+    check_images(history, options.image_bytes_max, HOST)
     messages = [_message(message) for message in history]
     tools: list[JsonObject] = _tools(request.tools, options.server_tools)
     body: JsonObject = {
@@ -196,13 +181,8 @@ def _max_tokens(options: AnthropicOptions) -> int:
 
 
 def _add_sampling(body: JsonObject, request: ModelRequest, options: AnthropicOptions, history: list[Message]) -> None:
-    """Add thinking, stop sequences and temperature.
-
-    Raises:
-        ProviderError: the API knows no such value.
-    """
     if any(not sequence.strip() for sequence in request.stop_sequences):
-        raise refused("each stop sequence needs a character that is not white space")
+        raise refused(HOST, "each stop sequence needs a character that is not white space")
     if request.stop_sequences:
         body["stop_sequences"] = list(request.stop_sequences)
     if options.thinking == "adaptive":
@@ -217,13 +197,15 @@ def _add_sampling(body: JsonObject, request: ModelRequest, options: AnthropicOpt
     if temperature is None:
         return
     if not 0 <= temperature <= 1:
-        raise refused(f"its temperature is {temperature}, and this API knows 0 to 1")
+        raise refused(HOST, f"its temperature is {temperature}, and this API knows 0 to 1")
     if temperature == 1 and ("thinking" in body or options.version >= VERSION_WITHOUT_TEMPERATURE):
         return  # The only value there, and not to be named.
     if "thinking" in body:
-        raise refused(f"its temperature is {temperature}, and a model that thinks has none; leave it out")
+        raise refused(HOST, f"its temperature is {temperature}, and a model that thinks has none; leave it out")
     if options.version >= VERSION_WITHOUT_TEMPERATURE:
-        raise refused(f"its temperature is {temperature}, which version {options.version} of the API does not have")
+        raise refused(
+            HOST, f"its temperature is {temperature}, which version {options.version} of the API does not have"
+        )
     body["temperature"] = temperature
 
 
@@ -244,11 +226,7 @@ def _may_think(history: list[Message]) -> bool:
 
 
 def _tools(specs: Sequence[ToolSpec], server_tools: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return the tools in name order, those of the provider behind ours.
-
-    Raises:
-        ProviderError: two tools have one name.
-    """
+    """Return the tools in name order, those of the provider behind ours."""
     tools: list[JsonObject] = []
     for spec in sorted(specs, key=lambda spec: spec.name):
         tool: JsonObject = {"name": wire_name(spec.name)}
@@ -259,7 +237,7 @@ def _tools(specs: Sequence[ToolSpec], server_tools: Sequence[JsonObject]) -> lis
     tools.extend(dict(tool) for tool in server_tools)
     names = [tool.get("name") for tool in tools if tool.get("name") is not None]
     if len(names) != len(set(names)):
-        raise refused("two of its tools have the same name")
+        raise refused(HOST, "two of its tools have the same name")
     return tools
 
 
@@ -277,16 +255,21 @@ def wire_block(block: Block, role: str) -> JsonObject:
     match block:
         case TextBlock(text=text, provider_data=data):
             # Texts of users have nothing that the API would take back, such as citations.
-            return {**(own_data(data) if role == "assistant" else {}), "type": "text", "text": text}
+            return {**(object_field(data or {}, NAME) if role == "assistant" else {}), "type": "text", "text": text}
         case ImageBlock() | DocumentBlock():
             return _media(block)
         case ThinkingBlock(thinking=thinking, signature=signature, provider_data=data):
-            return {**own_data(data), "type": "thinking", "thinking": thinking, "signature": signature or ""}
+            return {
+                **object_field(data or {}, NAME),
+                "type": "thinking",
+                "thinking": thinking,
+                "signature": signature or "",
+            }
         case ProviderBlock(data=data):
             return data
         case ToolUseBlock(id=call, name=name, input=given, provider_data=data):
             return {
-                **own_data(data),
+                **object_field(data or {}, NAME),
                 "type": "tool_use",
                 "id": wire_name(call),
                 "name": wire_name(name),
@@ -315,7 +298,7 @@ def _media(block: ImageBlock | DocumentBlock) -> JsonObject:
     elif block.url is None:
         data = base64.b64encode(block.data).decode("ascii")
         source = {"type": "base64", "media_type": block.media_type, "data": data}
-    own = own_data(block.provider_data)
+    own = object_field(block.provider_data or {}, NAME)
     if isinstance(block, ImageBlock):
         return {**own, "type": "image", "source": source}
     return {**own, "type": "document", "source": source, **({"title": block.name} if block.name.strip() else {})}

@@ -42,6 +42,7 @@ from refold.providers.histories.wire_history import (
     marked,
     messages_in,
     others,
+    parts_in,
     runs,
 )
 from refold.providers.http.wire import encoded, object_field
@@ -97,10 +98,7 @@ def _system_texts(given: Json, path: str, left_out: list[str]) -> list[str]:
 
 
 def _parts(message: JsonObject, path: str) -> list[Json]:
-    content = message.get("content")
-    given = [content] if isinstance(content, str) else content if content is not None else []
-    if not is_json_array(given):
-        raise ConfigError(f"{path} has neither a text nor a list as its content")
+    given = parts_in(message.get("content"), path)
     parts: list[Json] = [{"type": "text", "text": part} if isinstance(part, str) else part for part in given]
     # The marker that tells what may be cached is set anew by each request.
     return [

@@ -44,11 +44,11 @@ from refold.providers.histories.wire_history import (
     marked,
     messages_in,
     others,
+    parts_in,
     runs,
 )
-from refold.providers.http.wire import encoded, object_field, text_field
+from refold.providers.http.wire import ToolNames, encoded, object_field, text_field
 from refold.providers.openai.calls import CallAssembly
-from refold.providers.openai.names import ToolNames
 from refold.providers.openai.request import MEDIA_TYPE, call_part, media_part
 from refold.providers.openai.thoughts import TaggedThinking, TaggedThoughts, thoughts_in
 
@@ -107,8 +107,6 @@ def history_from_openai(given: WireMessages, *, thoughts_in_text: TaggedThinking
 
 
 class _Reader:
-    """Reads messages, in their order."""
-
     def __init__(self, thoughts_in_text: TaggedThinking | None) -> None:
         self._thoughts_in_text = thoughts_in_text
         self._system: list[str] = []
@@ -252,15 +250,8 @@ class _Reader:
         return read
 
     def _parts(self, content: object, path: str) -> list[GivenContent | ProviderBlock]:
-        if content is None:
-            return []
-        if isinstance(content, str):
-            content = [content]
-        if not is_json_array(content):
-            raise ConfigError(f"{path} has neither a text nor a list as its content")
-        return list(
-            without_blanks(self._part(part, f"{path}.content[{number}]") for number, part in enumerate(content))
-        )
+        parts = enumerate(parts_in(content, path))
+        return list(without_blanks(self._part(part, f"{path}.content[{number}]") for number, part in parts))
 
     def _part(self, part: Json, path: str) -> GivenContent | ProviderBlock:
         if isinstance(part, str):
@@ -373,8 +364,6 @@ def history_to_openai(
 
 
 class _Writer:
-    """Writes messages, in their order."""
-
     def __init__(self, left_out: list[str], *, thoughts_in_text: bool) -> None:
         self.messages: list[Json] = []
         self._left_out = left_out

@@ -24,6 +24,7 @@ from refold.events.core.content import (
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
+    is_json_array,
     is_json_object,
 )
 from refold.events.core.errors import ConfigError
@@ -31,6 +32,7 @@ from refold.events.core.ids import ToolCallId
 from refold.events.model.messages import ToolUse
 from refold.events.session.events import Verdict
 from refold.events.session.normalise import ARGUMENTS_BYTES_MAX, NAME_CHARACTERS_MAX, recorded_call
+from refold.providers.http.wire import object_field
 
 MARK: Final = "history"
 
@@ -101,15 +103,7 @@ class CallBook:
         return named
 
     def answered(self, given: Json, name: Json, path: str) -> ToolCallId:
-        """Return the id of the call that a result at `path` belongs to.
-
-        Args:
-            given: the id that it has, or what stands in place of one.
-            name: the tool's, likewise.
-
-        Raises:
-            ConfigError: that is not certain.
-        """
+        """Return the id of the call that a result at `path` belongs to, given what it says of id and tool."""
         given = given if isinstance(given, str) and given else None
         name = name if isinstance(name, str) and name else None
         fitting = self._waiting.get(given, []) if given is not None else []
@@ -135,11 +129,7 @@ class CallBook:
         return found.id
 
     def settle(self) -> None:
-        """Return if every result so far is certainly of the call that it was taken for.
-
-        Raises:
-            ConfigError: one is not.
-        """
+        """Raise ConfigError unless every result so far is certainly of the call that it was taken for."""
         for (answer, name), path in self._in_order.items():
             if any(call.answer == answer and name in (None, call.name) for call in self._open.values()):
                 raise ConfigError(
@@ -165,6 +155,14 @@ def messages_in(given: WireMessages) -> tuple[JsonObject, list[JsonObject]]:
             raise ConfigError(f"messages[{place}] is no object with a role and content")
         checked.append(message)
     return body, checked
+
+
+def parts_in(content: Json, path: str) -> list[Json]:
+    """Return the parts of a content; a text is one."""
+    parts = [] if content is None else [content] if isinstance(content, str) else content
+    if not is_json_array(parts):
+        raise ConfigError(f"{path} has neither a text nor a list as its content")
+    return parts
 
 
 def others(given: JsonObject, known: Mapping[str, type], path: str) -> list[str]:
@@ -195,8 +193,7 @@ def marked(block: B, mark: JsonObject) -> B:
 
 def data_of(block: Block, name: str) -> JsonObject:
     """Return what a block's `provider_data` has under a name, empty if nothing."""
-    found = _provider_data(block).get(name)
-    return found if is_json_object(found) else {}
+    return object_field(_provider_data(block), name)
 
 
 def _provider_data(block: Block) -> JsonObject:

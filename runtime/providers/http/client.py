@@ -25,10 +25,8 @@ IDLE_MAX = 100
 class LoopConnections:
     """The clients of the running event loop, each with one connection.
 
-    One client with all connections would look at each of them, several times, at the begin and end of every call.
-
-    Args:
-        shared: whether one client does for all calls, since what it sends with is not ours to multiply.
+    One client with all connections would look at each of them, several times, at the begin and end of every call. Only
+    where what it sends with is not ours to multiply is one `shared` by all calls.
     """
 
     def __init__(self, new_client: Callable[[], httpx.AsyncClient], *, shared: bool) -> None:
@@ -109,8 +107,7 @@ class LoopConnections:
 def encryption(*, needed: bool, trust_env: bool) -> ssl.SSLContext:
     """Return what checks a host's certificate; reading the certificates takes a while, so make it once.
 
-    Args:
-        needed: whether anything is encrypted; if not, no certificate is read, and none trusted.
+    Where nothing is encrypted it is not `needed`: no certificate is read, and none trusted.
     """
     return httpx.create_ssl_context(trust_env=trust_env) if needed else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

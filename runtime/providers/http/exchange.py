@@ -16,14 +16,13 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import TypeVar, cast
 
 import httpx
 
 from refold.actors.calls.results import text_of_error
 from refold.events.core.errors import ProviderError
-from refold.events.model.retry import RETRY_AFTER_S_MAX
+from refold.events.model.configuration import RETRY_AFTER_S_MAX
 from refold.events.secrets.redaction import Redaction
 from refold.providers.http.settings import HttpLimits, HttpTimeouts
 
@@ -39,14 +38,9 @@ LEFTOVER_PIECES_MAX = 64
 
 
 class HttpExchange:
-    """A request and its response, which is read piece by piece.
+    """A request, without the key, and its response, which is read piece by piece as the host sends it.
 
-    Args:
-        client: sends it.
-        request: what to send, without the key.
-
-    Attributes:
-        headers: of the response, by lower-case name, without secrets.
+    Its `headers`, by lower-case name, are without secrets; a body that repeats one still has it.
     """
 
     def __init__(
@@ -87,11 +81,7 @@ class HttpExchange:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def open(self) -> None:
-        """Send the request and wait for the head of the response.
-
-        Raises:
-            ProviderError: of kind `connection` or `timeout`, and may be repeated.
-        """
+        """Send the request and wait for the head of the response."""
         self._response = response = await self._step(self._send, self._timeouts.first_byte_s, "no response began")
         self.headers = {name.lower(): self._redaction.text(value) for name, value in response.headers.items()}
         # As it came: nothing is asked to be compressed, and what inflates without end has no way in.
@@ -114,7 +104,8 @@ class HttpExchange:
         """Return the next bytes of the body as they come; None = it has ended."""
         if self._over:
             return None
-        assert self._pieces is not None
+        pieces = self._pieces
+        assert pieces is not None
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             raise ProviderError(
@@ -124,7 +115,7 @@ class HttpExchange:
                 retryable=True,
             )
         data = await self._step(
-            partial(_next, self._pieces), self._timeouts.silence_s, "nothing more of the response came"
+            lambda: anext(pieces, None), self._timeouts.silence_s, "nothing more of the response came"
         )
         if data is None:
             self._over = True
@@ -139,11 +130,6 @@ class HttpExchange:
         return data
 
     async def body(self) -> bytes:
-        """Return the whole body.
-
-        Raises:
-            ProviderError: as `piece` does.
-        """
         pieces: list[bytes] = []
         while (data := await self.piece()) is not None:
             pieces.append(data)
@@ -166,7 +152,7 @@ class HttpExchange:
         try:
             async with asyncio.timeout(LEFTOVER_S):
                 for _ in range(LEFTOVER_PIECES_MAX):
-                    if await _next(self._pieces) is None:
+                    if await anext(self._pieces, None) is None:
                         self._over = True
                         return
         except Exception as error:  # noqa: BLE001 - a transport may be the user's own; the error may hold the key
@@ -182,7 +168,7 @@ class HttpExchange:
                 # The generators of the HTTP library lie in each other and do not close each other. Read on, on the
                 # closed connection, they all end now, instead of in tasks of their own when they are collected.
                 for _ in range(LEFTOVER_PIECES_MAX):
-                    if await _next(self._pieces) is None:
+                    if await anext(self._pieces, None) is None:
                         break
         except Exception as error:  # noqa: BLE001 - a transport may be the user's own; the error may hold the key
             log.debug("a connection to %s was closed: %s", self.host, type(error).__name__)
@@ -219,11 +205,6 @@ class HttpExchange:
         return ProviderError(f"{self.host} took too long: {what}", kind="timeout", retryable=True)
 
 
-@runtime_checkable
-class _Closable(Protocol):
-    async def aclose(self) -> None: ...
-
-
 class _Handshake:
     """Knows the connection on which encryption is being agreed on.
 
@@ -243,17 +224,14 @@ class _Handshake:
 
     async def abandon(self) -> None:
         """Close the connection, if there is one and it is not encrypted yet."""
-        if isinstance(self._stream, _Closable):
-            await self._stream.aclose()
+        close = getattr(self._stream, "aclose", None)
+        if close is not None:
+            await close()
 
 
 async def _read_already(body: bytes) -> AsyncIterator[bytes]:
     if body:
         yield body
-
-
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(pieces, None)
 
 
 def _reason(error: BaseException) -> str:

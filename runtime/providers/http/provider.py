@@ -128,9 +128,6 @@ class HttpProvider(StreamingProvider):
         """Return the digest of what would be sent: the path, the format's headers and the body, behind its name.
 
         The address, the key and the headers of `HttpOptions` are no part of it.
-
-        Raises:
-            ProviderError: the request cannot be expressed, so that nothing would be sent.
         """
         written = self._format.request(request, stream=streamed)
         self._written = (request, streamed, written)
@@ -144,34 +141,18 @@ class HttpProvider(StreamingProvider):
         return self._format.request(request, stream=stream)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the model's answer.
+        (answer,) = [item async for item in self._items(request, stream=False)]
+        assert isinstance(answer, ModelResponse)
+        return answer
 
-        Raises:
-            ProviderError: the call failed.
-        """
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamItem, None]:
+        return self._items(request, stream=True)
+
+    async def _items(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[StreamItem, None]:
         require_outside("a provider")
         try:
-            async with self._exchange(request, stream=False) as exchange:
-                return await self._whole_answer(exchange)
-        except UnusableAnswer as error:
-            return self.redaction.value(error.answer)
-        except ProviderError as error:
-            failure = self.redaction.error(error)
-        # Without the way it came: frames further in hold what the host has sent, as it was.
-        raise failure.with_traceback(None)
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamItem, None]:
-        """Yield the answer as it arrives, the complete response last.
-
-        A host that answers a request for a stream with a whole answer in JSON gives just that.
-
-        Raises:
-            ProviderError: the call failed, perhaps half-way.
-        """
-        require_outside("a provider")
-        try:
-            async with self._exchange(request, stream=True) as exchange:
-                if _is_json(exchange.content_type):
+            async with self._exchange(request, stream=stream) as exchange:
+                if not stream or _is_json(exchange.content_type):  # A host that does not stream answers whole.
                     yield await self._whole_answer(exchange)
                     return
                 _require_type(exchange, "text/event-stream")

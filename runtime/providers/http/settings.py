@@ -78,6 +78,13 @@ class HttpOptions(TypedDict, total=False):
     """Whether key and prompts may go unencrypted to a host other than this machine."""
 
 
+def check_fields(provider: str, given: msgspec.Struct, *bounds: tuple[str, bool, str]) -> None:
+    """Refuse the first field that is not good; `bounds` say of each whether it is, and what it must be."""
+    for field, good, wanted in bounds:
+        if not good:
+            raise ConfigError(f"{provider}: {field} must be {wanted}, not {getattr(given, field)!r:.80}")
+
+
 def checked_base_url(base_url: str, *, allow_http: bool) -> httpx.URL:
     if not isinstance(base_url, str):
         raise ConfigError(f"the base URL is a text, not {type(base_url).__name__}")

@@ -7,13 +7,12 @@ accepted here, and joined or replaced where the text is complete.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
 import msgspec
 
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import INTEGER_MAX, clean_text
 from refold.events.core.content import (
     ImageBlock,
     Json,
@@ -28,6 +27,10 @@ from refold.events.model.messages import Delta, ModelRequest, ModelResponse
 
 GENERATION_CHARACTERS_MAX = 1_000
 """So much of an answer that a host refused is shown to the model."""
+
+
+CHANGED_NAMES_MAX = 1000
+"""How many changed names of tools are remembered; a request uses those of its own tools at once."""
 
 
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +58,7 @@ class UnusableAnswer(ProviderError):
     """
 
     def __init__(self, message: str, *, status: int | None, generation: str = "") -> None:
-        """Say what the host says.
-
-        Args:
-            generation: what the model wrote, where the host says it.
-        """
+        """Say what the host says, and what the model wrote, where the host says that."""
         super().__init__(message, kind="invalid_request", status=status)
         wrote = f" You wrote: {generation[:GENERATION_CHARACTERS_MAX]}" if generation.strip() else ""
         self.answer = ModelResponse(
@@ -67,6 +66,25 @@ class UnusableAnswer(ProviderError):
             rejected=f"Your answer could not be used ({message}).{wrote} Answer again; where you call a tool, give "
             "arguments that are JSON and fit its schema.",
         )
+
+
+class ToolNames:
+    """Remembers which tools were offered under another name, so that answers can be read."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, str] = {}
+
+    def remember(self, forms: Mapping[str, str]) -> None:
+        """Take note of the forms of the tools that a request offers, by their own names."""
+        for name, form in forms.items():
+            self._own.pop(form, None)
+            if form != name:
+                self._own[form] = name
+        while len(self._own) > CHANGED_NAMES_MAX:
+            del self._own[next(iter(self._own))]
+
+    def own(self, form: str) -> str:
+        return self._own.get(form, form)
 
 
 class AnswerReader(Protocol):
@@ -128,23 +146,14 @@ class WireFormat(Protocol):
 
 
 def decoded(data: str | bytes) -> Json:
-    """Return the value of JSON text; lone surrogates are left in it.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
+    """Return the value of JSON text, or raise ValueError; lone surrogates are left in it."""
     try:
         return cast("Json", msgspec.json.decode(data))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return _decoded_leniently(data)
-
-
-def _decoded_leniently(data: str | bytes) -> Json:
-    """As `decoded`, slower, also of halves of emojis, a byte order mark and NaN."""
-    try:
-        return cast("Json", json.loads(data))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        try:  # Slower, and also reads halves of emojis, a byte order mark and NaN.
+            return cast("Json", json.loads(data))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
 
 def encoded(value: Json) -> bytes:
@@ -186,21 +195,6 @@ def check_images(messages: Sequence[Message], most: int | None, host: str) -> No
                 raise ProviderError(words, kind="invalid_request")
 
 
-_NAMED_FIELD = re.compile(
-    r"^[`'\"]?(?P<first>[a-z_]+([.\[][\w.\[\]-]*)?)[`'\"]?(: | (may|must|is|should|cannot)\b)"
-    r"|(parameter|argument|value|keyword|field|key|type for)s?( provided| supplied)?:? "
-    r"[`'\"]?(?P<named>[a-z_][\w.\[\]]*)",
-    re.IGNORECASE,
-)
-"""How errors name a field: "max_tokens: 9 > 8", "`temperature` may only be …", "Unsupported parameter: 'top_p'"."""
-
-
-def field_named(message: str) -> str | None:
-    """Return what of a request an error's words name as wrong, as far as they do."""
-    found = _NAMED_FIELD.search(message)
-    return None if found is None else found["first"] or found["named"]
-
-
 def text_field(value: JsonObject, key: str) -> str:
     text = value.get(key)
     return text if isinstance(text, str) else ""
@@ -209,3 +203,11 @@ def text_field(value: JsonObject, key: str) -> str:
 def object_field(value: JsonObject, key: str) -> JsonObject:
     inner = value.get(key)
     return inner if is_json_object(inner) else {}
+
+
+def token_count(value: JsonObject, key: str) -> int:
+    """Return how many tokens a field counts; 0 where it has no number that can be one."""
+    count = value.get(key)
+    if isinstance(count, float) and count.is_integer():
+        count = int(count)
+    return count if type(count) is int and 0 <= count <= INTEGER_MAX else 0

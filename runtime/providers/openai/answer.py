@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from refold.events.core.cleaning import INTEGER_MAX, clean_text
+from refold.events.core.cleaning import clean_text
 from refold.events.core.content import (
     Json,
     JsonObject,
@@ -28,7 +28,6 @@ from refold.events.core.content import (
     is_json_array,
     is_json_object,
 )
-from refold.events.core.errors import ProviderError
 from refold.events.model.messages import (
     Delta,
     ModelResponse,
@@ -39,10 +38,10 @@ from refold.events.model.messages import (
     Usage,
     UsageDelta,
 )
-from refold.providers.http.wire import WireEvent, decoded, object_field, text_field
+from refold.providers.http.failures import malformed
+from refold.providers.http.wire import ToolNames, WireEvent, decoded, object_field, text_field, token_count
 from refold.providers.openai.calls import CallAssembly, kept
 from refold.providers.openai.errors import failure_inside
-from refold.providers.openai.names import ToolNames
 from refold.providers.openai.thoughts import ReasoningDetails, TaggedThinking, TaggedThoughts, thoughts_in
 
 _STOP_REASONS: dict[str, StopReason] = {
@@ -72,7 +71,7 @@ DONE = "[DONE]"
 
 
 class OpenAIReader:
-    """Puts one streamed answer together, event by event.
+    """Puts one answer together, event by event; takes time and room in proportion to what comes.
 
     Each event is a `chat.completion.chunk`; the last one is `[DONE]`, which some servers leave out. An answer is
     complete where a chunk had a `finish_reason`, or where the server said `[DONE]` and no call is in want of arguments.
@@ -80,75 +79,16 @@ class OpenAIReader:
     in a chunk without choices, and what some servers send late.
 
     Args:
-        names: the names under which tools were offered.
-    """
-
-    def __init__(self, provider: str, names: ToolNames, thoughts: TaggedThinking | None = None) -> None:
-        self._provider = provider
-        self._assembly = AnswerAssembly(provider, names, thoughts)
-        self._done = False
-
-    def read(self, event: WireEvent) -> Sequence[Delta]:
-        data = event.data.strip()
-        if self._done or not data:
-            return ()
-        if data == DONE:
-            self._done = True
-            return ()
-        try:
-            chunk = decoded(data)
-        except ValueError as error:
-            if event.event == "error":
-                raise failure_inside(self._provider, data) from None
-            raise malformed(f"an event of the stream is not JSON ({error!s:.100})") from None
-        if event.event == "error":
-            raise failure_inside(self._provider, chunk)
-        if not is_json_object(chunk):
-            raise malformed("an event of the stream is not a JSON object")
-        choice = first_choice(chunk)
-        raise_error_in(self._provider, chunk, choice)
-        self._assembly.note_model(chunk.get("model"))
-        deltas: list[Delta] = []
-        if choice is not None:
-            delta = choice.get("delta")
-            message = choice.get("message")
-            if is_json_object(delta):
-                deltas += self._assembly.add(delta)
-            elif is_json_object(message) and not self._assembly.said_something:  # A server that does not stream.
-                deltas += self._assembly.add(message, whole=True)
-            deltas += self._assembly.finish(choice)
-            deltas += self._assembly.add_usage(choice.get("usage"))  # Moonshot puts it here.
-        deltas += self._assembly.add_usage(chunk.get("usage") or object_field(chunk, "x_groq").get("usage"))
-        return deltas
-
-    def finished(self) -> bool:
-        return self._done
-
-    def answer(self) -> ModelResponse:
-        assembly = self._assembly
-        if assembly.finish_reason is None:
-            if not self._done:
-                raise malformed("the stream ended before the answer did")
-            if not assembly.said_something:
-                raise malformed("the stream holds no answer")
-            if not assembly.calls_are_whole:
-                raise malformed("the stream ended inside the arguments of a call")
-        return assembly.answer()
-
-
-class AnswerAssembly:
-    """Puts one answer together; takes time and room in proportion to what comes.
-
-    Args:
         provider: the provider's name, for what only it understands.
         names: the names under which tools were offered.
         thoughts: how the model marks thoughts within its text; None = it does not.
     """
 
-    def __init__(self, provider: str, names: ToolNames, thoughts: TaggedThinking | None) -> None:
-        self.finish_reason: str | None = None
-        """As the server said it; `length` and filters are not taken back by what comes behind them."""
+    def __init__(self, provider: str, names: ToolNames, thoughts: TaggedThinking | None = None) -> None:
         self._provider = provider
+        self._done = False
+        self._finish_reason: str | None = None
+        """As the server said it; `length` and filters are not taken back by what comes behind them."""
         self._text = _Text()
         self._refusal = _Text()
         self._thinking = _Text()
@@ -172,38 +112,61 @@ class AnswerAssembly:
         self._counts = TokenCounters()
         self._model: str | None = None
 
-    @property
-    def said_something(self) -> bool:
-        return any(
-            (
-                self._text,
-                self._refusal,
-                self._thinking,
-                self._tagged_thoughts,
-                self._details,
-                self._extra_content,
-                self._audio,
-                self._spoken,
-                self.has_calls,
-            )
-        )
+    def read(self, event: WireEvent) -> Sequence[Delta]:
+        data = event.data.strip()
+        if self._done or not data:
+            return ()
+        if data == DONE:
+            self._done = True
+            return ()
+        try:
+            chunk = decoded(data)
+        except ValueError as error:
+            if event.event == "error":
+                raise failure_inside(self._provider, data) from None
+            raise malformed(f"an event of the stream is not JSON ({error!s:.100})") from None
+        if event.event == "error":
+            raise failure_inside(self._provider, chunk)
+        if not is_json_object(chunk):
+            raise malformed("an event of the stream is not a JSON object")
+        return self.take(chunk)
 
-    @property
-    def has_calls(self) -> bool:
-        return self._calls.have_begun
+    def take(self, value: JsonObject, *, whole: bool = False) -> list[Delta]:
+        """Take a chunk, or the body of a `whole` answer, and return what is new."""
+        choice = first_choice(value)
+        raise_error_in(self._provider, value, choice)
+        if model := text_field(value, "model"):
+            self._model = model
+        deltas: list[Delta] = []
+        if choice is not None:
+            delta, message = object_field(choice, "delta"), object_field(choice, "message")
+            if delta and not whole:
+                deltas += self._add(delta)
+            elif message and not self._said_something():
+                deltas += self._add(message, whole=True)
+            deltas += self._finish(choice)
+            deltas += self._add_usage(choice.get("usage"))  # Moonshot puts it here.
+        return deltas + self._add_usage(value.get("usage") or object_field(value, "x_groq").get("usage"))
 
-    @property
-    def calls_are_whole(self) -> bool:
-        """Whether no call can be in want of more arguments."""
-        return self._calls.are_whole
+    def finished(self) -> bool:
+        return self._done
 
-    def add(self, message: JsonObject, *, whole: bool = False) -> list[Delta]:
-        """Take a message or a delta of one, and return what is new.
+    def answer(self) -> ModelResponse:
+        if self._finish_reason is None:
+            if not self._done:
+                raise malformed("the stream ended before the answer did")
+            if not self._said_something():
+                raise malformed("the stream holds no answer")
+            if not self._calls.are_whole:
+                raise malformed("the stream ended inside the arguments of a call")
+        return self.whole()
 
-        Args:
-            message: as the server gave it; may lack any field.
-            whole: it is the whole message, so that each call in it is one of its own.
-        """
+    def _said_something(self) -> bool:
+        texts = (self._text, self._refusal, self._thinking, self._tagged_thoughts, self._spoken)
+        return any((*texts, self._details, self._extra_content, self._audio, self._calls.have_begun))
+
+    def _add(self, message: JsonObject, *, whole: bool = False) -> list[Delta]:
+        """Take a message or a delta of one, and return what is new; each call in a `whole` one is one by itself."""
         deltas = self._add_reasoning(message)
         content = message.get("content")
         marked = self._take_extra_content(object_field(message, "extra_content"))
@@ -223,22 +186,14 @@ class AnswerAssembly:
             deltas += self._calls.add_whole(calls) if whole else self._calls.add(calls)
         return deltas
 
-    def add_usage(self, value: Json) -> list[Delta]:
+    def _add_usage(self, value: Json) -> list[Delta]:
         """Take what was counted so far. None of it falls: some servers repeat it with zeros."""
         before = self._counts
         self._counts = before.with_those_of(value)
         return [UsageDelta(self._counts.usage())] if self._counts != before else []
 
-    def note_model(self, value: Json) -> None:
-        if isinstance(value, str) and value:
-            self._model = value
-
-    def finish(self, choice: JsonObject) -> list[Delta]:
-        """Take a choice's `finish_reason` and what explains it, and return what was held back; null says nothing.
-
-        Raises:
-            ProviderError: the server broke off; may be repeated.
-        """
+    def _finish(self, choice: JsonObject) -> list[Delta]:
+        """Take a choice's `finish_reason` and what explains it, and return what was held back; null says nothing."""
         reason = choice.get("finish_reason")
         self._explained.update((key, choice[key]) for key in _EXPLAINING_FIELDS if choice.get(key))
         if not isinstance(reason, str) or not reason:
@@ -246,16 +201,11 @@ class AnswerAssembly:
         word = reason.lower()
         if word in _BROKEN_OFF:
             raise failure_inside(self._provider, {"message": f"the answer broke off: {reason}", "code": word})
-        if _STOP_REASONS.get(self.finish_reason or "") not in ("max_tokens", "refusal"):
-            self.finish_reason = word
+        if _STOP_REASONS.get(self._finish_reason or "") not in ("max_tokens", "refusal"):
+            self._finish_reason = word
         return self._add_split(*self._tagged.rest()) if self._tagged is not None else []
 
-    def answer(self) -> ModelResponse:
-        """Return the answer so far.
-
-        Raises:
-            ProviderError: a part of it cannot be kept; of kind `malformed`.
-        """
+    def whole(self) -> ModelResponse:
         calls = self._calls.uses()
         reason = self._stop_reason(bool(calls))
         content: list[ResponseContent] = []
@@ -282,9 +232,9 @@ class AnswerAssembly:
         model = clean_text(self._model) if self._model else None
         details: JsonObject = {}
         if reason == "refusal" and (self._explained or not self._refusal):
-            details = {"type": "refusal", "category": self.finish_reason, **self._explained}
-        elif self.finish_reason is not None and self.finish_reason not in _STOP_REASONS:
-            details = {"type": self.finish_reason}
+            details = {"type": "refusal", "category": self._finish_reason, **self._explained}
+        elif self._finish_reason is not None and self._finish_reason not in _STOP_REASONS:
+            details = {"type": self._finish_reason}
         return ModelResponse(
             content=tuple(content),
             stop_reason=reason,
@@ -294,7 +244,7 @@ class AnswerAssembly:
         )
 
     def _stop_reason(self, calls: bool) -> StopReason:
-        reason = _STOP_REASONS.get(self.finish_reason or "stop", "end_turn")
+        reason = _STOP_REASONS.get(self._finish_reason or "stop", "end_turn")
         if reason in ("max_tokens", "refusal"):
             return reason
         if calls:
@@ -405,13 +355,13 @@ class TokenCounters(msgspec.Struct, frozen=True):
             return self
         details = object_field(value, "prompt_tokens_details")
         told = (
-            _count(value, "prompt_tokens") or _count(value, "input_tokens"),
-            _count(value, "completion_tokens") or _count(value, "output_tokens"),
-            _count(details, "cached_tokens")
-            or _count(value, "prompt_cache_hit_tokens")
-            or _count(value, "cached_tokens"),
-            _count(details, "cache_write_tokens"),
-            _count(value, "total_tokens"),
+            token_count(value, "prompt_tokens") or token_count(value, "input_tokens"),
+            token_count(value, "completion_tokens") or token_count(value, "output_tokens"),
+            token_count(details, "cached_tokens")
+            or token_count(value, "prompt_cache_hit_tokens")
+            or token_count(value, "cached_tokens"),
+            token_count(details, "cache_write_tokens"),
+            token_count(value, "total_tokens"),
         )
         return TokenCounters(*map(max, zip(msgspec.structs.astuple(self), told, strict=True)))
 
@@ -431,39 +381,21 @@ class TokenCounters(msgspec.Struct, frozen=True):
         )
 
 
-def _count(value: JsonObject, key: str) -> int:
-    count = value.get(key)
-    if isinstance(count, float) and count.is_integer():
-        count = int(count)
-    return count if type(count) is int and 0 <= count <= INTEGER_MAX else 0
-
-
 def complete_answer(
     body: bytes, provider: str, names: ToolNames, thoughts: TaggedThinking | None = None
 ) -> ModelResponse:
-    """Return the answer in the body of a response of status 200.
-
-    Raises:
-        ProviderError: it cannot be understood (of kind `malformed`, and may be repeated), or it says that the call
-            failed, as OpenRouter does inside a successful response.
-    """
+    """Return the answer in the body of a response of status 200, which may hold an error, as OpenRouter's do."""
     try:
         value = decoded(body)
     except ValueError as error:
         raise malformed(f"the body is not JSON ({error!s:.100})") from None
     if not is_json_object(value):
         raise malformed("the body is not a JSON object")
-    choice = first_choice(value)
-    raise_error_in(provider, value, choice)
-    message = choice.get("message") if choice is not None else None
-    if choice is None or not is_json_object(message):
+    reader = OpenAIReader(provider, names, thoughts)
+    reader.take(value, whole=True)
+    if not is_json_object((first_choice(value) or {}).get("message")):
         raise malformed("it has no choice with a message")
-    assembly = AnswerAssembly(provider, names, thoughts)
-    assembly.add(message, whole=True)
-    assembly.add_usage(value.get("usage"))
-    assembly.note_model(value.get("model"))
-    assembly.finish(choice)
-    return assembly.answer()
+    return reader.whole()
 
 
 def first_choice(value: JsonObject) -> JsonObject | None:
@@ -476,18 +408,10 @@ def first_choice(value: JsonObject) -> JsonObject | None:
 
 
 def raise_error_in(provider: str, value: JsonObject, choice: JsonObject | None) -> None:
-    """Do nothing unless a response of status 200 holds an error.
-
-    Raises:
-        ProviderError: it does.
-    """
+    """Raise ProviderError if a response of status 200 holds an error."""
     if value.get("error"):
         raise failure_inside(provider, value)
     if choice is not None and choice.get("error"):
         raise failure_inside(provider, choice)
     if "choices" not in value and (value.get("object") == "error" or value.get("message") or value.get("detail")):
         raise failure_inside(provider, value)
-
-
-def malformed(reason: str) -> ProviderError:
-    return ProviderError(f"the answer cannot be understood: {reason}", kind="malformed", retryable=True)

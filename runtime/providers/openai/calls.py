@@ -29,8 +29,7 @@ from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
 from refold.events.core.content import Json, JsonObject, is_json_object
 from refold.events.core.errors import ProviderError
 from refold.events.model.messages import ToolInputDelta, ToolUse
-from refold.providers.http.wire import decoded, object_field, text_field
-from refold.providers.openai.names import ToolNames
+from refold.providers.http.wire import ToolNames, decoded, object_field, text_field
 
 NAME_CHARACTERS_MAX = 512
 """No more of a name is put together; no tool has a longer one."""
@@ -133,11 +132,6 @@ class _Call:
         return clean_text(joined)
 
     def use(self, provider: str, names: ToolNames) -> ToolUse:
-        """Return the call.
-
-        Raises:
-            ProviderError: what has to go back with it cannot be kept; of kind `malformed`.
-        """
         further = {**self.further, "type": "custom"} if self.custom else self.further
         return ToolUse(
             name=names.own(clean_text(self.name)),
@@ -148,12 +142,7 @@ class _Call:
 
 
 class CallAssembly:
-    """Puts the calls of one answer together; takes time and room in proportion to what comes.
-
-    Args:
-        provider: the provider's name, for `provider_data`.
-        names: the names under which tools were offered.
-    """
+    """Puts the calls of one answer together; takes time and room in proportion to what comes."""
 
     def __init__(self, provider: str, names: ToolNames) -> None:
         self._provider = provider
@@ -192,11 +181,7 @@ class CallAssembly:
         return deltas
 
     def uses(self) -> list[ToolUse]:
-        """Return the calls, in the order of their places.
-
-        Raises:
-            ProviderError: a part of one cannot be kept; of kind `malformed`.
-        """
+        """Return the calls, in the order of their places."""
         return [call.use(self._provider, self._names) for call in self._shown]
 
     @property
@@ -231,11 +216,7 @@ class CallAssembly:
         return [ToolInputDelta(call.place, self._names.own(clean_text(call.name)), clean_text(text), identifier)]
 
     def _call_of(self, fragment: _Fragment, place: int | None) -> _Call | None:
-        """Return the call that a fragment belongs to, or None where it begins one.
-
-        Args:
-            place: its place among several of one chunk; None = it is the only one.
-        """
+        """Return the call that a fragment, at a place among others of its chunk, belongs to; None = it begins one."""
         if fragment.index is not None:
             call = self._by_index.get(fragment.index)
             return self._at_new_index(fragment) if call is None else _unless_another(call, fragment)

@@ -6,8 +6,8 @@
     OpenAIProvider(api_key=key, base_url="https://api.deepseek.com", return_reasoning="reasoning_content")
 
 `OpenAIFormat` is the wire format, which needs no connection: `request` writes requests, `answer` reads answers, `calls`
-the tool calls in them, `errors` says what errors mean, `names` how tools are named on the wire. `OpenAIProvider` adds
-the connection, which is that of `refold.providers.http.provider`.
+the tool calls in them, `errors` says what errors mean. `OpenAIProvider` adds the connection, which is that of
+`refold.providers.http.provider`.
 """
 
 import logging
@@ -24,10 +24,9 @@ from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.providers.http.provider import HttpProvider
 from refold.providers.http.secrets import Secret, key_from
 from refold.providers.http.settings import HttpOptions, checked_mapping, is_at
-from refold.providers.http.wire import WireRequest, check_size, encoded
+from refold.providers.http.wire import ToolNames, WireRequest, check_size, encoded
 from refold.providers.openai.answer import OpenAIReader, complete_answer
 from refold.providers.openai.errors import failure_of_status
-from refold.providers.openai.names import ToolNames
 from refold.providers.openai.request import (
     DESCRIPTION_CHARACTERS_MAX,
     STOP_SEQUENCES_MAX,
@@ -47,12 +46,6 @@ DEFAULT_SETTINGS = OpenAISettings()
 
 
 class OpenAIFormat:
-    """Writes requests, and reads answers and errors.
-
-    Args:
-        settings: how the server wants to be asked.
-    """
-
     def __init__(self, settings: OpenAISettings = DEFAULT_SETTINGS) -> None:
         self.name = settings.name
         self.settings = settings

@@ -7,18 +7,21 @@ compatible servers refuse of it. The rules:
   assistant message that only calls tools has the content null.
 - Tool messages follow their calls at once, in the order of the calls; they take text only, so images of results come
   in the user message behind them.
-- Calls go out under our own ids, names and ids in the form that is accepted (`names`).
+- Calls go out under our own ids, and names and ids in the form that is accepted. Names are `[a-zA-Z0-9_-]{1,64}`
+  (`openai.types.shared_params.FunctionDefinition.name`). Ids have exactly nine letters and digits: that is what
+  Mistral's API and its tokenizer take ("Tool call id was … but must be a-z, A-Z, 0-9, with a length of 9"), and all
+  other servers take them as well.
 - The first message is a user's, and where a server wants it, an assistant's message stands between results and what a
   user says next ("Unexpected role 'user' after role 'tool'", Mistral).
-- Histories of Refold are balanced already. Of any other, neighbours of one role are joined, a result is moved to its
-  call, a call without a result gets one that says so, a result without a call and what is blank is left out. Two calls
-  with one id in one answer are refused: which result is whose cannot be told.
+- A result is moved to its call; a result without a call and what is blank is left out (`http.history`).
 """
 
 import base64
+import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NoReturn, TypeAlias, get_args
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -31,7 +34,6 @@ from refold.events.core.content import (
     JsonObject,
     Message,
     ProviderBlock,
-    StoredBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -40,22 +42,18 @@ from refold.events.core.content import (
     tool_uses,
     without_blanks,
 )
-from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest
 from refold.providers.http.closed_schema import closed_schema
+from refold.providers.http.history import ASSISTANT_IMAGE_TEXT, check_messages, joined, refused, results_of
+from refold.providers.http.settings import check_fields
 from refold.providers.http.wire import encoded, object_field
-from refold.providers.openai.names import call_id_forms, name_forms
 from refold.providers.openai.thoughts import TaggedThinking
-
-NO_RESULT_TEXT = "No result of this call is known; it may or may not have run."
-"""The result of a call that has none in the history."""
 
 EMPTY_RESULT_TEXT = "(no output)"
 """The text of a result without any, which some servers refuse."""
 
-ASSISTANT_IMAGE_TEXT = "(The assistant gave an image.)"
-"""Stands for an image in an assistant's message, which the API does not take back."""
+HOST = "the Chat Completions API"
 
 BETWEEN_TEXT = "(The results are in.)"
 """What an assistant says between results and the next input, where a server takes no user's message behind results."""
@@ -85,37 +83,31 @@ each case.
 
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
-_FIXED_FIELDS = ("model", "messages", "stream", "n")
+_FIXED_FIELDS = frozenset(("model", "messages", "stream", "n"))
 """Without these an answer could not be read any more."""
 _OWN_FIELDS = ("role", "content", "tool_calls", "annotations")
 
 
 class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server of the Chat Completions API wants to be asked.
+    """How a server of the Chat Completions API wants to be asked; the arguments of `OpenAIProvider` say what.
 
     Raises:
         ConfigError: a setting is one that cannot work.
     """
 
     name: str = "openai"
-    """The provider's name: whose `ProviderBlock`s and `provider_data` go back to it."""
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     """OpenAI's reasoning models refuse the second; most compatible servers know only the second."""
     include_usage: bool = True
-    """Whether a stream is asked for the tokens that it cost; a few older servers refuse the field."""
+    """A few older servers refuse to be asked for it."""
     parallel_tool_calls: bool | None = None
-    """Whether an answer may call several tools; None = the server's default. Sent only together with tools."""
     reasoning_effort: str | None = None
-    """As the model knows it, such as `low`; None = not sent."""
     return_reasoning: ReturnedReasoning | None = None
-    """None = reasoning is never sent back, as OpenAI wants it."""
+    """OpenAI never wants it."""
     answer_after_tools: bool | None = None
-    """Whether an assistant's message stands between results of tools and what a user says next; None = where the model
-    is one of Mistral's."""
+    """None = where the model is one of Mistral's."""
     structured_output: StructuredOutput = "prompt"
-    """How the model is held to the schema of an answer that is data."""
     thoughts_in_text: TaggedThinking | None = None
-    """How the model marks thoughts within its text, where the server does not tell them apart; None = it does."""
     stop_sequences_max: int | None = STOP_SEQUENCES_MAX
     """Most accepted stop sequences; None = any number, as vLLM and llama.cpp take them."""
     description_characters_max: int | None = DESCRIPTION_CHARACTERS_MAX
@@ -123,11 +115,13 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
     request_bytes_max: int | None = None
     """Largest body that the server takes, which is not sent if it is larger; None = not known."""
     extra_body: JsonObject = msgspec.field(default_factory=dict[str, Json])
-    """Further fields of the body, over those that are written here."""
 
     def __post_init__(self) -> None:
         returned, effort = self.return_reasoning, self.reasoning_effort
-        bounds: tuple[tuple[str, bool, str], ...] = (
+        fixed = is_json_object(self.extra_body) and not self.extra_body.keys() & _FIXED_FIELDS
+        check_fields(
+            "OpenAIProvider",
+            self,
             ("name", isinstance(self.name, str) and bool(self.name), "a name"),
             ("max_tokens_field", self.max_tokens_field in _MAX_TOKENS_FIELDS, " or ".join(_MAX_TOKENS_FIELDS)),
             ("include_usage", isinstance(self.include_usage, bool), "True or False"),
@@ -145,26 +139,15 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
                 returned is None or returned in get_args(ReturnedReasoning),
                 f"None or one of {', '.join(get_args(ReturnedReasoning))}",
             ),
+            ("extra_body", fixed, f"an object without {', '.join(sorted(_FIXED_FIELDS))}"),
         )
-        for field, good, wanted in bounds:
-            if not good:
-                raise ConfigError(f"OpenAIProvider: {field} must be {wanted}, not {getattr(self, field)!r:.80}")
-        if not is_json_object(self.extra_body):
-            raise ConfigError("OpenAIProvider: extra_body must be an object")
-        fixed = [field for field in _FIXED_FIELDS if field in self.extra_body]
-        if fixed:
-            raise ConfigError(f"extra_body may not set {', '.join(fixed)}: Refold writes that itself")
 
 
 def tool_forms(request: ModelRequest) -> dict[str, str]:
-    """Return the names on the wire of all tools that a request offers or that its history calls, by their own names.
-
-    Raises:
-        ProviderError: two different tools have one name; of kind `invalid_request`.
-    """
+    """Return the names on the wire of all tools that a request offers or that its history calls, by their own."""
     offered = [spec.name for spec in request.tools]
     if len(set(offered)) < len(offered):
-        refuse("two of the tools have the same name")
+        raise refused(HOST, "two of the tools have the same name")
     called = [call.name for message in request.messages for call in tool_uses(message.content)]
     return name_forms([*offered, *called])
 
@@ -172,16 +155,6 @@ def tool_forms(request: ModelRequest) -> dict[str, str]:
 def request_body(
     request: ModelRequest, settings: OpenAISettings, forms: Mapping[str, str], *, stream: bool
 ) -> JsonObject:
-    """Return the body of a request.
-
-    Args:
-        settings: how the server wants to be asked.
-        forms: names of tools on the wire, by their own names.
-        stream: whether the answer is to be streamed.
-
-    Raises:
-        ProviderError: the request cannot be expressed; of kind `invalid_request`.
-    """
     body: JsonObject = {"model": request.model, "messages": chat_messages(request, settings, forms)}
     if request.tools:
         body["tools"] = [_tool(spec, forms[spec.name]) for spec in sorted(request.tools, key=lambda spec: spec.name)]
@@ -217,7 +190,7 @@ def _response_format(schema: JsonObject, settings: OpenAISettings) -> JsonObject
 def _stop(sequences: Sequence[str], most: int | None) -> list[Json]:
     given = list(dict.fromkeys(sequences))
     if most is not None and len(given) > most:
-        refuse(f"it has {len(given)} stop sequences and the API takes {most}; give fewer of them")
+        raise refused(HOST, f"it has {len(given)} stop sequences and the API takes {most}; give fewer of them")
     return list[Json](given)
 
 
@@ -229,29 +202,22 @@ def _tool(spec: ToolSpec, form: str) -> Json:
 
 
 def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mapping[str, str]) -> list[Json]:
-    """Return the messages of a request.
-
-    Raises:
-        ProviderError: nothing is left to send, or the meaning is not certain; of kind `invalid_request`.
-    """
-    groups = _grouped(
-        Message(message.role, _kept(message, place, settings.name)) for place, message in enumerate(request.messages)
-    )
+    check_messages(request.messages, HOST)
+    groups = joined(Message(message.role, _kept(message, settings.name)) for message in request.messages)
     between = settings.answer_after_tools
     if between is None:
         between = _OF_MISTRAL.search(request.model) is not None
-    ids = _call_ids(groups)
-    writer = _MessageWriter(settings, forms, call_id_forms(ids), answer_after_tools=between)
-    results = _paired(groups)
+    results = results_of(groups, HOST)
+    writer = _MessageWriter(settings, forms, call_id_forms(call for _, call in results), answer_after_tools=between)
     for place, group in enumerate(groups):
         if group.role == "user":
             writer.write_user(group.content)
         else:
             calls = tool_uses(group.content)
-            writer.write_assistant(group.content, [(call, results.get((place, call.id))) for call in calls])
+            writer.write_assistant(group.content, [(call, results[place, call.id]) for call in calls])
     writer.close()
     if not writer.messages:
-        refuse("no message holds anything that can be sent")
+        raise refused(HOST, "no message holds anything that can be sent")
     first = writer.messages[0]
     if is_json_object(first) and first["role"] == "assistant":
         writer.messages.insert(0, {"role": "user", "content": OPENING_TEXT})
@@ -261,17 +227,9 @@ def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mappin
     return [*system, *writer.messages]
 
 
-def refuse(reason: str) -> NoReturn:
-    raise ProviderError(f"the request cannot be sent to the Chat Completions API: {reason}", kind="invalid_request")
-
-
-def _kept(message: Message, place: int, provider: str) -> tuple[Block, ...]:
+def _kept(message: Message, provider: str) -> tuple[Block, ...]:
     kept: list[Block] = []
     for block in without_blanks(message.content):
-        if isinstance(block, StoredBlock):
-            refuse(f"message {place} holds a stored block whose payload was not loaded")
-        if message.role == "user" and isinstance(block, ToolUseBlock):
-            refuse(f"message {place} is a user's and holds a tool call")
         if message.role == "assistant" and isinstance(block, ImageBlock | DocumentBlock):
             kept.append(TextBlock(text=ASSISTANT_IMAGE_TEXT))
         elif not isinstance(block, ProviderBlock) or (
@@ -283,46 +241,7 @@ def _kept(message: Message, place: int, provider: str) -> tuple[Block, ...]:
     return tuple(kept)
 
 
-def _grouped(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` without the empty ones, neighbours of one role joined.
-
-    An answer that holds nothing but results says nothing, so it joins what stands before it and is no message itself.
-    """
-    groups: list[tuple[Literal["user", "assistant"], list[Block]]] = []
-    for message in messages:
-        only_results = message.role == "assistant" and all(isinstance(b, ToolResultBlock) for b in message.content)
-        if only_results and not groups:
-            continue
-        if groups and (groups[-1][0] == message.role or only_results):
-            groups[-1][1].extend(message.content)
-        elif message.content:
-            groups.append((message.role, list(message.content)))
-    return [Message(role, tuple(content)) for role, content in groups]
-
-
-def _call_ids(groups: Sequence[Message]) -> dict[str, str]:
-    for group in groups:
-        calls = [call.id for call in tool_uses(group.content)]
-        if len(set(calls)) < len(calls):
-            refuse("two calls of one answer share an id")
-    return {call.id: call.id for group in groups for call in tool_uses(group.content)}
-
-
-def _paired(groups: Sequence[Message]) -> dict[tuple[int, str], ToolResultBlock]:
-    """Return the result of each call, by the place of its group and its id: the first behind it, wherever that is."""
-    called: dict[str, int] = {}
-    paired: dict[tuple[int, str], ToolResultBlock] = {}
-    for place, group in enumerate(groups):
-        called.update((call.id, place) for call in tool_uses(group.content))
-        for block in group.content:
-            if isinstance(block, ToolResultBlock) and block.tool_use_id in called:
-                paired.setdefault((called[block.tool_use_id], block.tool_use_id), block)
-    return paired
-
-
 class _MessageWriter:
-    """Writes groups of blocks as messages, in order."""
-
     def __init__(
         self,
         settings: OpenAISettings,
@@ -362,7 +281,7 @@ class _MessageWriter:
         self.messages.append({"role": "user", "content": said})
 
     def write_assistant(
-        self, content: Sequence[Block], answers: Sequence[tuple[ToolUseBlock, ToolResultBlock | None]]
+        self, content: Sequence[Block], answers: Sequence[tuple[ToolUseBlock, ToolResultBlock]]
     ) -> None:
         message: JsonObject = {"role": "assistant", "content": _assistant_content(content)}
         calls: list[Json] = [self._call(call) for call, _ in answers]
@@ -401,33 +320,21 @@ class _MessageWriter:
         own = object_field(call.provider_data or {}, self._settings.name)
         return call_part(call, own, name=self._forms[call.name], identifier=self._ids[call.id])
 
-    def _write_result(self, call: str, result: ToolResultBlock | None) -> None:
-        texts: list[str] = []
-        images: list[Json] = []
-        for block in result.content if result is not None else (TextBlock(text=NO_RESULT_TEXT),):
-            if isinstance(block, TextBlock):
-                texts.append(block.text)
-            elif isinstance(block, ImageBlock | DocumentBlock):
-                images.append(media_part(block, self._settings.name))
-            else:
-                refuse(f"the result of {call} holds a stored block whose payload was not loaded")
-        text = "\n\n".join(text for text in texts if text.strip())
+    def _write_result(self, call: str, result: ToolResultBlock) -> None:
+        text = "\n\n".join(block.text for block in without_blanks(result.content) if isinstance(block, TextBlock))
+        shown = [block for block in result.content if isinstance(block, ImageBlock | DocumentBlock)]
+        images: list[Json] = [media_part(block, self._settings.name) for block in shown]
         if images:
             self._images.extend([{"type": "text", "text": f"Of the result of {call}:"}, *images])
             text = text or "(The image follows.)"
         text = text or EMPTY_RESULT_TEXT
-        if (result is None or result.is_error) and not text.lower().startswith("error"):
+        if result.is_error and not text.lower().startswith("error"):
             text = f"Error: {text}"
         self.messages.append({"role": "tool", "tool_call_id": call, "content": text})
 
 
 def call_part(call: ToolUseBlock, own: JsonObject, *, name: str, identifier: str, arguments: str | None = None) -> Json:
-    """Return a call as it goes over the wire.
-
-    Args:
-        own: what of its `provider_data` is the provider's.
-        arguments: their text; None = their JSON.
-    """
+    """Return a call as it goes over the wire, with what of its `provider_data` is the provider's `own`."""
     inner = object_field(own, "function")
     if own.get("type") == "custom" and isinstance(text := call.input.get("input"), str):
         further = {field: value for field, value in own.items() if field != "function"}
@@ -459,7 +366,7 @@ def media_part(block: ImageBlock | DocumentBlock, provider: str) -> Json:
     if block.url is not None:
         return {"type": "image_url", "image_url": {**own, "url": block.url}}
     if not MEDIA_TYPE.fullmatch(block.media_type):
-        refuse(f"{block.media_type!r:.100} is no media type of an image")
+        raise refused(HOST, f"{block.media_type!r:.100} is no media type of an image")
     url = f"data:{block.media_type};base64,{base64.b64encode(block.data).decode()}"
     return {"type": "image_url", "image_url": {**own, "url": url}}
 
@@ -475,3 +382,59 @@ def _document(block: DocumentBlock) -> Json:
         return {"type": "text", "text": f"{block.name.strip()}:\n{text}" if block.name.strip() else text}
     where = f" at {block.url}" if block.url is not None else ""
     return {"type": "text", "text": f"(A document of type {block.media_type[:100]!r}{where} that cannot be shown.)"}
+
+
+NAME_CHARACTERS_MAX = 64
+CALL_ID_CHARACTERS = 9
+
+_DIGITS = 12
+_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_CHARACTERS_MAX}}}")
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+_CALL_ID = re.compile(f"[a-zA-Z0-9]{{{CALL_ID_CHARACTERS}}}")
+_CALL_ID_LETTERS = string.ascii_letters + string.digits
+
+
+def name_forms(names: Iterable[str]) -> dict[str, str]:
+    """Return the form on the wire of each tool's name: itself if it is accepted, else one made from it and its hash.
+
+    The same names always give the same forms, and different names different ones.
+    """
+    return _fitted(names, _NAME, _made_name)
+
+
+def call_id_forms(ids: Iterable[str]) -> dict[str, str]:
+    """Return the form on the wire of each call's id, by the same rule; an id has the same one in every request."""
+    return _fitted(ids, _CALL_ID, _made_call_id)
+
+
+def _fitted(given: Iterable[str], accepted: re.Pattern[str], made: Callable[[str, int], str]) -> dict[str, str]:
+    wanted = dict.fromkeys(given)
+    forms = {name: name for name in wanted if accepted.fullmatch(name)}
+    taken = set(forms)
+    for name in wanted:
+        if name in forms:
+            continue
+        attempt = 0
+        while (form := made(name, attempt)) in taken:
+            attempt += 1
+        forms[name] = form
+        taken.add(form)
+    return forms
+
+
+def _digest(name: str, attempt: int) -> bytes:
+    return hashlib.sha256(f"{attempt}:{name}".encode(errors="surrogatepass")).digest()
+
+
+def _made_name(name: str, attempt: int) -> str:
+    kept = NAME_CHARACTERS_MAX - _DIGITS - 1
+    return f"{_FOREIGN.sub('_', name)[:kept]}_{_digest(name, attempt).hex()[:_DIGITS]}"
+
+
+def _made_call_id(name: str, attempt: int) -> str:
+    number = int.from_bytes(_digest(name, attempt))
+    letters: list[str] = []
+    for _ in range(CALL_ID_CHARACTERS):
+        number, place = divmod(number, len(_CALL_ID_LETTERS))
+        letters.append(_CALL_ID_LETTERS[place])
+    return "".join(letters)

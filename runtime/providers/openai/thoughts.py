@@ -25,11 +25,8 @@ _GROWING_DETAILS = ("text", "summary", "data")
 class TaggedThoughts:
     """Splits content that comes in pieces into thoughts and text; a tag may be cut anywhere.
 
-    Thoughts stand at the beginning of the content only: what looks like a tag behind them is text.
-
-    Args:
-        tag: its name, without brackets.
-        begun: whether the content begins inside the thoughts, so that the first tag may be missing.
+    Thoughts stand at the beginning of the content only: what looks like a tag behind them is text. Content that has
+    `begun` inside the thoughts may lack the first tag.
     """
 
     def __init__(self, tag: str, *, begun: bool = False) -> None:

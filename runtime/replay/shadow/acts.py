@@ -11,7 +11,6 @@ import os
 import socket
 import sqlite3
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,11 +53,6 @@ _READING = frozenset({
     sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_PRAGMA,
     sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT, sqlite3.SQLITE_RECURSIVE,
 })  # fmt: skip
-
-
-def prepare() -> None:
-    """Have Python do beforehand what it does once and writes for."""
-    tempfile.gettempdir()
 
 
 def refuse_acts(led_outside: frozenset[int]) -> None:

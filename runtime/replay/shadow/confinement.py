@@ -45,11 +45,7 @@ _EPERM: Final = 1
 
 
 def confine(keep: Collection[int]) -> frozenset[int]:
-    """Take from this process what it could act with; return the file descriptors that led outside.
-
-    Args:
-        keep: descriptors that stay what they are.
-    """
+    """Take from this process what it could act with; return the file descriptors that led outside."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # So that a write fails, and does not end the process.
     led_outside = _replace_descriptors(keep)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

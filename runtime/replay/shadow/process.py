@@ -15,6 +15,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -28,7 +29,7 @@ import msgspec
 from refold.events.core.errors import RefoldError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import StoredEvent
-from refold.replay.shadow.acts import prepare, refuse_acts
+from refold.replay.shadow.acts import refuse_acts
 from refold.replay.shadow.confinement import confine
 from refold.stores.event_store import EventStore
 from refold.tools.dry_run import begin_dry_runs, no_answer_within
@@ -73,7 +74,6 @@ class Page:
         _PLACE.pack_into(self._memory, _COUNT.size, self._told, len(data))
 
     def count(self, events: int) -> None:
-        """Tell how many events of the job are done."""
         _COUNT.pack_into(self._memory, 0, events)
 
     @property
@@ -85,7 +85,6 @@ class Page:
 
     @property
     def events(self) -> int:
-        """How many events of the job are done."""
         return int(_COUNT.unpack_from(self._memory, 0)[0])
 
 
@@ -106,8 +105,6 @@ class Shadow:
     """A child process, and what it is asked.
 
     Args:
-        store: the log.
-        begin: makes, in the child, what does its jobs.
         answer_s: how many seconds a piece of code may take there.
     """
 
@@ -116,7 +113,7 @@ class Shadow:
         self._answer_s = answer_s
         self.page = Page()
         self._ours, theirs = socket.socketpair()
-        prepare()
+        tempfile.gettempdir()  # What Python does once and writes for is done beforehand.
         for stream in (sys.stdout, sys.stderr):
             with suppress(ValueError, OSError, AttributeError):  # Closed, or none.
                 stream.flush()
@@ -132,8 +129,6 @@ class Shadow:
         """Return what comes of a job, and the places that are gone after it.
 
         Args:
-            job: for the child.
-            gone: places that are gone before.
             reads: called whenever the child reads the log.
 
         Raises:
@@ -196,11 +191,11 @@ class Shadow:
                 message = (False, error)
 
     def end(self) -> None:
-        """End the child."""
+        """End the child, before it is left without its parent and tells of that."""
+        self._kill()
         if self._streams is not None:
             self._streams[1].close()
         self._ours.close()
-        self._kill()
 
     def _kill(self) -> None:
         if self._pid:
@@ -215,7 +210,7 @@ class Shadow:
             return 0
 
 
-class _LogOfParent:
+class LogOfParent:
     """The log in a child, which its parent reads."""
 
     def __init__(self, pipe: int, store: EventStore) -> None:
@@ -224,7 +219,6 @@ class _LogOfParent:
         self.name = store.name
 
     async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
-        """Return those payloads that there are."""
         wanted = list(hashes)
         read: dict[PayloadHash, bytes] = await self.__getattr__("read_payloads")(wanted) if wanted else {}
         return read
@@ -233,17 +227,20 @@ class _LogOfParent:
         getattr(self._store, method)  # A store of the application need not have all of them.
 
         async def asked(*arguments: object, **options: object) -> Any:
-            _send(self._pipe, ("read", method, arguments, options))
-            done, answer = _receive(self._pipe)
-            if not done:
-                raise answer
-            return _events.decode(answer) if method in EVENTS else answer
+            return self.call(method, *arguments, **options)
 
         return asked
 
+    def call(self, method: str, *arguments: object, **options: object) -> Any:
+        """Return what a method of the parent's returns, or raise what it raises; nothing else runs meanwhile."""
+        _send(self._pipe, ("read", method, arguments, options))
+        done, answer = _receive(self._pipe)
+        if not done:
+            raise answer
+        return _events.decode(answer) if method in EVENTS else answer
+
 
 def _live(pipe: int, store: EventStore, begin: Begin, page: Page) -> NoReturn:
-    """Live as the child."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent's matter.
         # The output of its parent is a report; a stream of its own has no text of the parent's in it.
@@ -251,7 +248,7 @@ def _live(pipe: int, store: EventStore, begin: Begin, page: Page) -> NoReturn:
         refuse_acts(confine({pipe}))
         gc.freeze()  # So that nothing of the parent's is finalized here.
         begin_dry_runs()
-        asyncio.run(_do_jobs(pipe, begin(cast("EventStore", _LogOfParent(pipe, store)), page)))
+        asyncio.run(_do_jobs(pipe, begin(cast("EventStore", LogOfParent(pipe, store)), page)))
     except EOFError:
         os._exit(0)
     except SystemExit as error:
@@ -312,10 +309,6 @@ async def in_shadows(
     """Give what comes of each job, in their order, however many processes do them.
 
     Args:
-        store: the log.
-        jobs: read as they are wanted.
-        begin: makes, in a child, what does them.
-        processes: so many children, > 0.
         answer_s: how many seconds a piece of code may take there.
         told: called with how many jobs were begun and are not given yet, and how many events of them are done.
 

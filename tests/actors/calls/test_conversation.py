@@ -22,6 +22,10 @@ def said(text: str) -> Message:
     return Message("user", (TextBlock(text=text),))
 
 
+def called(arguments: dict[str, object]) -> Message:
+    return Message("assistant", (ToolUseBlock(id=ToolCallId("call_1_0"), name="look", input=arguments),))
+
+
 class Payloads:
     def __init__(self) -> None:
         self.kept: dict[PayloadHash, bytes] = {}
@@ -63,6 +67,31 @@ async def test_a_view_is_a_sequence_like_a_list_of_its_messages() -> None:
             view[place]
     with pytest.raises(TypeError):
         view[0] = said("x")  # type: ignore[index]
+
+
+async def test_copies_are_given_again_until_a_reader_changes_one() -> None:
+    source = [said("a"), called({"city": ["Lisbon"]}), said("b")]
+    conversation = Conversation(Payloads().read)
+    view = (await conversation.upto(source, 3))[0]
+    assert isinstance(view, HistoryView)
+    first = view.own_copies()
+    assert view.own_copies() is first
+    assert first == tuple(source)
+    assert view.is_said_by(first)
+    assert view.is_said_by(tuple(source))
+    block = first[1].content[0]
+    assert isinstance(block, ToolUseBlock)
+    block.input["city"] = ["Paris"]
+    assert not view.is_said_by(first)
+    again = view.own_copies()
+    assert again == tuple(source)
+    assert view.is_said_by(again)
+    assert not view.is_said_by(first)
+    source.append(called({"city": "Rome"}))
+    longer = (await conversation.upto(source, 4))[0]
+    assert isinstance(longer, HistoryView)
+    assert longer.own_copies() == tuple(source)
+    assert view.own_copies() == tuple(source[:3])
 
 
 async def test_the_digest_is_that_of_the_messages_however_they_came() -> None:

@@ -7,12 +7,11 @@ from refold.events import SESSION_CODEC, StoredBlock, TextBlock, ThinkingBlock, 
 from refold.events.core.codec import EVENT_BYTES_MAX
 from refold.events.core.ids import ToolCallId
 from refold.events.model.messages import Delta, TextDelta, ThinkingDelta, ToolInputDelta, Usage, UsageDelta
-from refold.events.session.commands import RecordModelInterruption
 from refold.events.session.events import ModelInterrupted
 from refold.events.session.normalise import MALFORMED_SHOWN, NAME_CHARACTERS_MAX
 
 
-def interruption(*deltas: Delta) -> RecordModelInterruption | None:
+def interruption(*deltas: Delta) -> ModelInterrupted | None:
     partial = PartialResponse()
     for delta in deltas:
         partial.add(delta)

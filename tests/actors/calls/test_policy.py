@@ -1,4 +1,4 @@
-"""What passes a policy's border; all else that a policy may do is in `tests/conformance/test_policies.py`."""
+"""What passes a policy's border; all else that a policy may do is in `tests/conformance/people/test_policies.py`."""
 
 from typing import Any
 

@@ -45,6 +45,97 @@ async def test_messages_are_handled_one_at_a_time_in_the_order_of_arrival(system
     assert seen == ["first", "waited", *range(200), "last"]
 
 
+class Expectant(Recorder):
+    """Has work outside whose end is to come."""
+
+    def expects_more(self) -> bool:
+        return "over" not in self.seen
+
+
+async def test_an_actor_that_expects_more_handles_all_of_it_in_one_task_until_other_code_cancels_that(
+    system: ActorSystem,
+) -> None:
+    def task_of_actor() -> asyncio.Task[Any] | None:
+        return next((task for task in asyncio.all_tasks() if task.get_name() == "expectant"), None)
+
+    seen: list[Any] = []
+    expectant = await system.start(Expectant, seen, address="expectant")
+    await expectant.ask("one", block=False)
+    task = task_of_actor()
+    assert task is not None
+    await expectant.ask("two", block=False)
+    assert task_of_actor() is task
+    for woken in (False, True):  # A message that comes in the same moment is handled by another task.
+        task.cancel()
+        if woken:
+            expectant.tell("three")
+        await asyncio.wait([task])
+        assert await expectant.ask("more", block=False)
+        before, task = task, task_of_actor()
+        assert task is not None
+        assert task is not before
+    assert seen == ["one", "two", "more", "three", "more"]
+    assert system.failures == ()
+    await expectant.ask("over", block=False)
+    await asyncio.sleep(0)
+    assert task_of_actor() is None
+
+
+async def test_what_is_told_at_once_is_handled_on_return_where_the_actor_is_at_rest(system: ActorSystem) -> None:
+    seen: list[Any] = []
+
+    class Noting(Actor):
+        def on_receive(self, message: Any) -> None:
+            if message == "fail":
+                raise ValueError("as told")
+            seen.append(message)
+
+    noting = await system.start(Noting)
+    noting.tell_at_once("one")
+    assert seen == ["one"]
+    noting.tell("two")
+    noting.tell_at_once("three")
+    assert seen == ["one"], "what came before it waits"
+    noting.tell_at_once("fail")
+    await noting.ask("four", block=False)
+    assert seen == ["one", "two", "three", "four"]
+    waiting = await system.start(Recorder, seen)
+    waiting.tell_at_once("five")
+    waiting.tell_at_once("six")
+    await waiting.ask("seven", block=False)
+    assert seen[4:] == ["five", "six", "seven"]
+    assert [failure.during for failure in system.failures] == ["message"]
+
+
+async def test_an_actor_that_expects_more_is_told_at_once_in_the_task_that_it_has(system: ActorSystem) -> None:
+    class Mixed(Echo):
+        def expects_more(self) -> bool:
+            if "fail" in seen:
+                raise ValueError("as told")
+            return True
+
+        def on_receive(self, message: Any) -> Any:
+            if isinstance(message, asyncio.Event):
+                return message.wait()
+            return seen.append(message)
+
+    seen: list[Any] = []
+    mixed = await system.start(Mixed, address="mixed")
+    gate = asyncio.Event()
+    gate.set()
+    await mixed.ask(gate, block=False)
+    await mixed.ask("one", block=False)
+    mixed.tell_at_once("two")
+    mixed.tell("three")
+    await mixed.ask(gate, block=False)
+    assert seen == ["one", "two", "three"]
+    assert len([task for task in asyncio.all_tasks() if task.get_name() == "mixed"]) == 1
+    await mixed.ask("fail", block=False)
+    await mixed.ask("after", block=False)
+    assert seen[3:] == ["fail", "after"]
+    assert [failure.during for failure in system.failures] == ["background"]
+
+
 async def test_a_busy_actor_lets_others_have_their_turn(system: ActorSystem) -> None:
     seen: list[Any] = []
     for kind in (Echo, lambda: Recorder([])):
@@ -139,15 +230,33 @@ async def test_an_error_of_spawned_work_is_logged_and_reported_and_restarts_noth
         assert ref.is_alive()
 
 
-async def test_spawned_work_that_is_cancelled_before_its_first_step_is_closed(system: ActorSystem) -> None:
+async def test_the_error_of_spawned_work_is_reported_before_it_is_over() -> None:
+    failures: list[ActorFailure] = []
+    reported: list[int] = []
+
+    async def fail() -> None:
+        raise ValueError("broken work")
+
+    class Spawning(Actor):
+        async def on_receive(self, message: Any) -> asyncio.Task[None]:
+            return self.spawn(fail(), over=lambda: reported.append(len(failures)))
+
+    async with ActorSystem(on_failure=failures.append) as system:
+        await asyncio.wait([await (await system.start(Spawning)).ask("go", block=False)])
+        await asyncio.sleep(0)
+    assert reported == [1]
+
+
+async def test_spawned_work_that_is_cancelled_before_its_first_step_is_closed_and_over(system: ActorSystem) -> None:
     tasks: list[asyncio.Task[None]] = []
+    ended: list[bool] = []
 
     async def work() -> None:
         raise AssertionError("never begun")
 
     class Hasty(Actor):
         async def on_receive(self, message: Any) -> None:
-            tasks.append(self.spawn(work()))
+            tasks.append(self.spawn(work(), over=lambda: ended.append(tasks[0].cancelled())))
             raise ValueError("fails before its work begins")
 
     ref = await system.start(Hasty)
@@ -155,6 +264,7 @@ async def test_spawned_work_that_is_cancelled_before_its_first_step_is_closed(sy
         await ref.ask("go", block=False)
     await ref.stop(block=False)
     assert tasks[0].cancelled()
+    assert ended == [True]
 
 
 async def test_spawned_work_may_ask_its_own_actor(system: ActorSystem) -> None:

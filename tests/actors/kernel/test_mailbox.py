@@ -1,13 +1,15 @@
 """Full mailboxes, messages that come to nothing, and handlers that take too long."""
 
 import asyncio
+import contextvars
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
-from refold.actors import Actor, ActorFuture, ActorSystem, ManualClock
-from refold.actors.kernel.mailbox import Vital
+from refold.actors import Actor, ActorFuture, ActorRef, ActorStopped, ActorSystem, ManualClock
+from refold.actors.kernel.ref import CrossThreadQueue, Vital
 from refold.events.core.errors import BackpressureShed
 
 
@@ -221,3 +223,73 @@ async def test_a_stop_overtakes_a_handler_with_a_limit(clock: ManualClock, timed
     assert await ref.stop(block=False, now=True)
     with pytest.raises(Exception, match="it was stopped while it handled the message"):
         await asked
+
+
+class WokenLoop(asyncio.SelectorEventLoop):
+    """Counts how often it is woken from outside."""
+
+    wakes = 0
+
+    def call_soon_threadsafe(self, *call: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
+        self.wakes += 1
+        return super().call_soon_threadsafe(*call, **options)
+
+
+def test_who_goes_on_sending_from_outside_wakes_the_loop_once_and_then_again_when_it_rests() -> None:
+    seen: list[int] = []
+
+    async def send(loop: WokenLoop) -> None:
+        entered = CrossThreadQueue(loop, contextvars.copy_context())
+        for number in range(3):  # Each while the loop is still at what it was woken for.
+            entered.enter(partial(seen.append, number))
+            await asyncio.sleep(0)
+        assert (seen, loop.wakes) == ([0, 1, 2], 1)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        entered.enter(lambda: seen.append(3))
+        await asyncio.sleep(0)
+        assert (seen, loop.wakes) == ([0, 1, 2, 3], 2)
+
+    loop = WokenLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(send(loop))
+
+
+def test_who_sends_to_a_loop_that_was_closed_is_told_so_also_where_it_was_at_what_was_sent_before() -> None:
+    loop = asyncio.new_event_loop()
+
+    class Last(Actor):
+        async def on_receive(self, message: Any) -> None:
+            one_more = threading.Thread(target=ref.tell, args=("one more",))
+            one_more.start()
+            one_more.join()
+            loop.stop()
+
+    async def begun() -> ActorRef:
+        return await ActorSystem().start(Last)
+
+    ref = loop.run_until_complete(begun())
+    ref.tell("the last but one")
+    loop.run_forever()
+    loop.close()
+    for _ in range(2_000):  # More than a mailbox has room for.
+        with pytest.raises(ActorStopped, match="its event loop is closed"):
+            ref.tell("too late")
+    with pytest.raises(ActorStopped, match="its event loop is closed"):
+        ref.ask("too late", block=False).get(timeout=0)
+
+
+def test_a_loop_that_is_run_again_after_an_interrupt_is_woken_from_outside() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    seen: list[str] = []
+    loop = WokenLoop()
+    entered = CrossThreadQueue(loop, contextvars.copy_context())
+    entered.enter(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_forever()
+    entered.enter(partial(seen.append, "after it"))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert seen == ["after it"]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from refold.events.core.errors import ConfigError
-from refold.events.core.ids import IDENTIFIER_BYTES_MAX, checked_identifier, event_ref, kind_and_identifier, stream_name
+from refold.events.core.ids import IDENTIFIER_BYTES_MAX, checked_identifier, kind_and_identifier, stream_name
+from refold.events.core.records import event_ref
 
 
 @pytest.mark.parametrize(

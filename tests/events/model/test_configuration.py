@@ -14,12 +14,12 @@ from refold.events.model.configuration import (
     AgentConfig,
     AgentConfiguration,
     CodeIdentity,
+    RetryPolicy,
     ToolPolicy,
     ToolSpec,
     configuration_of,
     payload_hash,
 )
-from refold.events.model.retry import RetryPolicy
 from refold.events.model.spending import Budget, Price, TreeBudget
 from tests.events.conftest import CODE, TOOLS
 

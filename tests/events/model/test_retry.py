@@ -1,6 +1,6 @@
 """A model call that failed is made again: when, how often, and what else may happen meanwhile.
 
-What `tests/conformance/test_retries.py` says through sessions is not said again.
+What `tests/conformance/runs/test_retries.py` says through sessions is not said again.
 """
 
 import math
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from refold.events import AgentConfig, Recorded, WaitUntil
 from refold.events.core.errors import ConfigError
-from refold.events.model.retry import RETRY_AFTER_S_MAX, RetryPolicy, retry_delay_us
+from refold.events.model.configuration import RETRY_AFTER_S_MAX, RetryPolicy, retry_delay_us
 from refold.events.session.commands import RecordModelFailure
 from refold.events.session.events import RetryScheduled
 from tests.events.conftest import Session, configuration, names, response, say
@@ -76,7 +76,7 @@ def test_the_jitter_comes_from_the_seed_and_the_attempt_and_is_the_same_in_every
     pauses = [retry_delay_us(policy, attempts, None, seed) for attempts in (3, 4) for seed in ("a", "b", "c")]
     assert len(set(pauses)) == 6
     program = (
-        "from refold.events.model.retry import *\n"
+        "from refold.events.model.configuration import *\n"
         "print([retry_delay_us(RetryPolicy(jitter=1.0), n, None, s) for n in (3, 4) for s in 'abc'])"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)

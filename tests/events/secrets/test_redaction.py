@@ -150,6 +150,13 @@ def test_a_field_path_names_what_is_in_json_values_and_texts(path: str, value: o
     assert redaction.value(expected) == expected
 
 
+@pytest.mark.parametrize("depth", [600, 5_000, 100_000])
+def test_a_field_is_found_in_a_text_that_is_nested_deeper_than_python_can_follow(depth: int) -> None:
+    text = '{"pin":"12","in":' * depth + "1" + "}" * depth
+    expected = text.replace('"12"', f'"{REDACTED}"')
+    assert Redaction(fields=[FieldPath("pin")]).value({"result": text}) == {"result": expected}
+
+
 def test_blocks_stay_usable() -> None:
     redaction = Redaction([KEY])
     thought = ThinkingBlock(thinking=f"I know {KEY}", signature="signed")

@@ -10,14 +10,16 @@ from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.messages import RequestReference
 from refold.events.session import events as ev
-from refold.events.session.commands import RecordModelFailure
+from refold.events.session.admit import ADMITTERS
+from refold.events.session.commands import RecordModelFailure, SessionCommand
 from refold.events.session.evolve import FOLDERS, evolve
 from tests.events.conftest import CODE, Session, configuration, decoded, encoded, say, use
 
 
-def test_there_is_a_folder_for_every_event_and_for_nothing_else() -> None:
+def test_there_is_a_folder_for_every_event_and_an_admitter_for_every_command_and_for_nothing_else() -> None:
     assert set(FOLDERS) == set(get_args(ev.SessionEvent))
     assert set(get_args(ev.TerminalEvent)) < set(FOLDERS)
+    assert set(ADMITTERS) == set(get_args(SessionCommand))
 
 
 def test_folding_the_log_gives_the_live_state_and_so_does_a_part_on_top_of_the_part_before(session: Session) -> None:

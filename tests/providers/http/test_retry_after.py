@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from refold.events.model.retry import RETRY_AFTER_S_MAX
+from refold.events.model.configuration import RETRY_AFTER_S_MAX
 from refold.providers.http.exchange import retry_after_s
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 from refold import AgentRuntime
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import replay_sync
-from tests.conformance.test_decide_replay import missed, office, recorded
+from tests.conformance.recovery.test_decide_replay import missed, office, recorded
 from tests.runtime.command_line import run
 
 

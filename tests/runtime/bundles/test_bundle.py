@@ -31,7 +31,7 @@ from refold.inspection.check import check_log
 from refold.memory import EpisodicStore
 from refold.replay import read_manifest, replay
 from refold.replay.manifest import MANIFEST
-from tests.conformance.test_decide_replay import Office, office, recorded
+from tests.conformance.recovery.test_decide_replay import Office, office, recorded
 from tests.runtime.command_line import error_of, run
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.db"))

@@ -3,22 +3,20 @@
 import json
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 import typer
 from prometheus_client.parser import text_string_to_metric_families
+from rich.cells import cell_len
 
 from refold.commands.execution import run_command
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import ConfigError, LogInUse
 from refold.events.core.ids import StreamName
-from refold.events.session import core as session_core
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.file import known_fault
 from tests.runtime.command_line import error_of as error_of
@@ -27,6 +25,7 @@ from tests.runtime.log_builder import LogBuilder, log_of, use
 
 HOSTILE = "\x1b[31mred\x1b]0;owned\x07 \u202eevil\u202c \x9b2J <b>[bold]markup[/bold] :smile: back\x08slash"
 MALLORY = f"mallory {HOSTILE}"
+KEY = "sk-test-0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +44,27 @@ def hostile_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return log_of(tmp_path_factory.mktemp("hostile") / "hostile.db", build)
 
 
+@pytest.mark.parametrize("words", [["sessions"], ["stats"], ["show", MALLORY, "--events"]], ids=lambda words: words[0])
+def test_tables_fit_the_terminal_and_only_their_last_column_is_cut(
+    words: list[str], hostile_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [re.split(r"  +", line)[:-1] for line in run(words[0], hostile_log, *words[1:]).stdout.splitlines()[1:]]
+    assert rows
+    monkeypatch.setenv("FORCE_COLOR", "1")  # What is written is for a terminal.
+    monkeypatch.setenv("NO_COLOR", "1")
+    for columns in (40, 80, 120, 200):
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", run(words[0], hostile_log, *words[1:], columns=columns).stdout)
+        assert "\x1b" not in shown
+        assert max(cell_len(line) for line in shown.splitlines()) <= columns
+        plain = "".join(shown.split())
+        assert all("".join(cell.split()) in plain for row in rows for cell in row), (columns, shown)
+
+
 # Help and usage.
 
 
 LOOKING = ["sessions", "show", "replay", "check", "metrics", "stats", "tail", "export", "import", "backup"]
-HELPED = [*LOOKING, "resume", "set-aside"]
+HELPED = [*LOOKING, "resume", "set-aside", "approve", "cancel", "send"]
 
 
 def test_help_names_every_command_and_the_exit_codes() -> None:
@@ -89,56 +104,41 @@ def test_the_version_is_told() -> None:
         ["replay", "log", "--level", "all"],
         ["show", "a", "b", "--at", "x"],
         ["sessions", ""],
+        *(["sessions", "log", "--since", age] for age in ("900000d", "99999999999999999999w")),
+        ["remind", "log", "s", "text", "--at", "9000000d"],
         ["show", "", "alice"],
         ["replay", ""],
         ["check", ""],
         ["tail", "log", "-n", "-1"],
         ["tail", "log", "--after", "-1"],
+        ["approve"],
+        ["approve", ""],
+        ["approve", "log", "--deny"],
+        ["approve", "log", "s", "--reason", "no"],
+        ["approve", "log", "s", "--key", "k"],
+        ["approve", "log", "s", "c", "--timeout", "-1"],
+        ["approve", "log", "s", "c", "--deny", "--always"],
+        ["approve", "log", "s", "c", "--arguments", "{}", "--deny"],
+        *(["approve", "log", "s", "c", "--arguments", text] for text in ("", "{", "[" * 10_000, '{"a": NaN}')),
+        ["cancel", "log"],
+        ["cancel", "", "s"],
+        ["send", "log", "s"],
+        *([command, "--provider", "nobody"] for command in ("run", "chat")),
+        *([command, "--max-tokens", "0"] for command in ("run", "chat")),
+        *([command, "--api-key", KEY] for command in ("run", "chat")),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(words)[:60],
 )
 def test_wrong_usage_is_exit_code_2_on_stderr(arguments: list[str]) -> None:
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Usage:" in result.stderr
+    assert "only an allowance can hold for always" in result.stderr or "--always" not in arguments
+    assert KEY not in result.stderr
 
 
-# Files that are no logs.
-
-
-COMMANDS = [["sessions"], ["show", "alice"], ["show", "alice", "--events"], ["replay"], ["check"]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-@pytest.mark.parametrize(
-    "what", ["missing", "folder", "empty", "text", "other sqlite", "newer", "truncated", "missing folder"]
-)
-def test_a_file_that_is_no_log_is_one_line_and_exit_code_2(
-    log_file: Path, tmp_path: Path, command: list[str], flags: list[str], what: str
-) -> None:
-    path = tmp_path / "input.db"
-    match what:
-        case "folder":
-            path.mkdir()
-        case "empty":
-            path.touch()
-        case "text":
-            path.write_text("hello\n" * 1_000)
-        case "other sqlite":
-            _execute(path, "CREATE TABLE t (x)")
-        case "newer":
-            shutil.copy(log_file, path)
-            _execute(path, "PRAGMA user_version = 99")
-        case "truncated":
-            path.write_bytes(log_file.read_bytes()[:5_000])
-        case "missing folder":
-            path = tmp_path / "nowhere" / "input.db"
-    name, *rest = command
-    result = run(name, path, *rest, *flags)
-    assert result.exit_code == 2
-    assert "input.db" in error_of(result) or "folder" in error_of(result)
+def test_show_without_a_session_says_how_to_find_one() -> None:
+    assert "name the SESSION; `refold sessions LOG` lists them" in run("show", "log").stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -152,65 +152,6 @@ def _execute(path: Path, statement: str) -> None:
     connection.execute(statement)
     connection.commit()
     connection.close()
-
-
-# Rows that Refold never writes, as an edit of the file's pages makes them.
-
-
-def _force(path: Path, table: str, statement: str) -> None:
-    """Run a statement that the table's own types and checks forbid, and leave the schema as it was."""
-    with closing(sqlite3.connect(path)) as connection:
-        [(schema,)] = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchall()
-    _set_schema(path, table, schema.replace(") STRICT", ")").replace(" NOT NULL", ""))
-    _execute(path, statement)
-    _set_schema(path, table, schema)
-
-
-def _set_schema(path: Path, table: str, schema: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA writable_schema = 1")
-        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (schema, table))
-        connection.commit()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "value",
-    ["NULL", "'x'", *(pytest.param(rare, marks=pytest.mark.slow) for rare in ("''", "1.5", "x'ff00'", str(-(2**63))))],
-)
-@pytest.mark.parametrize(
-    ("table", "column"),
-    [
-        *(("events", name) for name in ("version", "batch", "at", "data", "correlation", "causation", "chain")),
-        ("events", "pending"),
-        *(("streams", name) for name in ("name", "version", "chain", "pending")),  # Of one stream: carol's is open.
-        ("payloads", "data"),
-    ],
-)
-def test_no_value_of_a_row_makes_a_command_fail_with_a_traceback(
-    log_file: Path, table: str, column: str, value: str
-) -> None:
-    where = {"events": "position = 3", "streams": "pending <> ''", "payloads": "1"}[table]
-    _force(log_file, table, f"UPDATE {table} SET {column} = {value} WHERE {where}")
-    codes = []
-    for name, *rest in (["sessions"], ["show", "carol"], ["show", "carol", "--events"], *COMMANDS):
-        result = run(name, log_file, *rest)
-        codes.append(result.exit_code)
-        assert error_of(result) if result.exit_code == 2 else result.stdout
-    assert set(codes) <= {0, 1, 2, 4}
-    harmless = column in ("correlation", "causation") and value == "NULL"
-    assert harmless or codes[-1] != 0
-
-
-def test_a_divergence_as_json(log_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_core.SESSION_CORE, "pending", lambda state: [])
-    result = run("replay", log_file, "--json")
-    assert result.exit_code == 1
-    document = json.loads(result.stdout)
-    assert (document["level"], document["diverged"]) == ("core", 3)
-    first = document["divergences"][0]
-    assert (first["stream"], first["version"], first["differs"]) == ("session/alice", 5, "pending")
-    assert first["difference"] == {"path": "pending[0]", "left": "model:5"}
 
 
 # What stands in a log cannot control a terminal or break a program.

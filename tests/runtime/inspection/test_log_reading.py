@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.core.errors import ConfigError, PersistenceError
+from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import StreamName
 from refold.inspection.log_reading import (
     EVENTS_PER_PAGE,
@@ -63,14 +63,3 @@ async def test_a_session_is_found_by_its_name_whatever_the_name(builder: LogBuil
     for name in ("ünï/cödé 👩‍🚀", "a/b", "%"):
         await builder.open(name)
         assert (await session_head(builder.store, name)).stream == f"session/{name}"
-
-
-async def test_a_log_without_sessions_says_so() -> None:
-    with pytest.raises(ConfigError, match="the log has no sessions"):
-        await session_head(InMemoryStore(), "alice")
-
-
-async def test_a_name_like_no_other_is_refused_with_advice(builder: LogBuilder) -> None:
-    await builder.open("alice")
-    with pytest.raises(ConfigError, match="`refold sessions` lists"):
-        await session_head(builder.store, "zzzzzz")

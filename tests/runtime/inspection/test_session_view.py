@@ -133,7 +133,13 @@ async def found_as_wanted(log: Any) -> dict[str, tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"status": "well"}, {"limit": 0}, {"limit": True}, {"after": 7}, {"since": "yesterday"}, {"usr": "alice"}]
+    "wrong",
+    [
+        *({"status": status} for status in ("well", 7, [7])),
+        *({"metadata": metadata} for metadata in (7, {"plan": 7}, ["plan"])),
+        *({"user": user} for user in ("", 7)),
+        *({"limit": 0}, {"limit": True}, {"after": 7}, {"since": "yesterday"}, {"usr": "alice"}),
+    ],
 )
 async def test_what_no_list_can_have_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError):

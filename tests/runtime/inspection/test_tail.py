@@ -117,14 +117,6 @@ async def test_without_following_it_ends_with_the_last_event(count: int) -> None
     assert await positions(store) == list(range(1, count + 1))
 
 
-async def test_it_begins_after_a_position() -> None:
-    store = InMemoryStore()
-    await store.append([batch("session/a", 0, 3), batch("session/b", 0, 3)])
-    assert await positions(store, after=2) == [3, 4, 5, 6]
-    assert await positions(store, after=4, stream="session/b") == [5, 6]
-    assert await positions(store, after=6) == []
-
-
 async def test_one_stream_alone() -> None:
     store = InMemoryStore()
     await store.append([batch("session/a", 0, 2)])
@@ -207,8 +199,3 @@ async def test_the_wal_is_cut_back_while_somebody_follows(tmp_path: Path) -> Non
 async def test_what_cannot_be_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         await anext(follow_log(InMemoryStore(), **options))  # type: ignore[arg-type]
-
-
-async def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PersistenceError, match="does not exist"):
-        await anext(follow_log(tmp_path / "events.db"))

@@ -34,10 +34,12 @@ from refold.inspection.log_reading import opened
 from refold.inspection.session_view import list_sessions
 from refold.keeping import repair_log
 from refold.remote.client import give
-from refold.remote.protocol import Done, InboxFork, InboxRewind, Refused
-from refold.stores import EventStore, InMemoryStore
+from refold.remote.protocol import Done, Refused
+from refold.remote.rows import InboxFork, InboxRewind
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from refold.stores.jsonl.importing import open_to_read
 from refold.stores.past_state import last_position
+from refold.stores.sample_batches import batch, fork
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import assert_sound, checked_log, runtime_of
 
@@ -125,6 +127,16 @@ async def test_a_fork_goes_on_with_another_model_and_prompt_and_its_origin_does_
         metadata = await fork.metadata()
         assert metadata is not None
         assert (metadata.session, metadata.user) == (fork.id, "u1")
+
+
+async def test_a_fork_of_any_place_is_listed_with_its_user(tmp_path: Path) -> None:
+    provider = ScriptedProvider([say("Tea it is.")])
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, log=tmp_path / "events.db") as runtime:
+        session = await runtime.session("alice", user="u1")
+        await session.send("Tea, please.")
+        forks = {(await session.fork(version)).id: version for version in (1, 2, 3, 8)}
+        users = {forks[each.session]: each.user for each in await runtime.list_sessions() if each.session in forks}
+        assert users == {1: None, 2: "u1", 3: "u1", 8: "u1"}
 
 
 @pytest.mark.parametrize("keep_run", [False, True])
@@ -421,6 +433,22 @@ async def test_what_is_lost_of_an_origin_is_lost_of_its_forks(tmp_path: Path) ->
             "session/alice",
             "session/early",
         ]
+
+
+async def test_forks_of_forks_are_lost_with_what_they_go_on_from_however_deep_they_lie(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    depth = 1_200
+    store = await SQLiteStore.open(log, durability="normal")
+    await store.append([batch("session/f0", 0)])
+    for each in range(1, depth):
+        await store.append([fork(f"session/f{each}", f"session/f{each - 1}", each)])
+    assert len(await store.read_stream(f"session/f{depth - 1}")) == depth
+    await store.close()
+    with closing(sqlite3.connect(log)) as connection:
+        connection.execute("UPDATE events SET data = replace(data, '\"n\":1}', '\"n\":0}')")
+        connection.commit()
+    report = await repair_log(log, tmp_path / "saved.db")
+    assert (report.streams, len(report.cut)) == (0, depth)
 
 
 async def test_another_process_forks_and_takes_back_while_a_runtime_owns_the_log(tmp_path: Path) -> None:

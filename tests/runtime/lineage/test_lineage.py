@@ -216,33 +216,6 @@ async def test_a_conversation_is_taken_back(at: int | None, left: list[str] | No
     await assert_sound(log)
 
 
-def test_the_commands_say_the_same(tmp_path: Path) -> None:
-    log = str(tmp_path / "events.db")
-    provider = ScriptedProvider([say("One."), say("Two.")])
-    with AgentRuntime(AgentConfig(model="m"), provider=provider, log=log) as runtime:
-        session = runtime.session("alice")
-        session.send("1")
-        session.send("2")
-    for code, words, said in (
-        (0, ["fork", log, "alice", "--at", "7", "--input", "Other", "--model", "small"], "goes on from alice"),
-        (0, ["fork", log, "alice", "--as", "f", "--json"], '"new":true'),
-        (0, ["fork", log, "alice", "--as", "f", "--json"], '"new":false'),
-        (0, ["rewind", log, "alice"], "is taken back to before its last input"),
-        (1, ["fork", log, "alice", "--at", "8"], "fork at 7, before it"),
-        (2, ["fork", log, "alice", "--result", "x"], "no CALL=TEXT"),
-        (0, ["sessions", log], "alice@7"),
-        (0, ["show", log, "f"], "a fork, which goes on from session/alice@12"),
-        (1, ["diff", log, "alice", "f"], "the same events up to version 12"),
-        (0, ["why", log, "alice@11"], "session/alice@8"),
-        (0, ["timeline", log, "--around", "6", "--window", "1"], ">session/alice@5"),
-        (1, ["delete", log, "alice"], "has forks"),
-        (0, ["delete", log, "alice", "--forks", "--cancel"], "deleted session alice"),
-        (0, ["check", log], "sound"),
-    ):
-        result = run(*words, columns=200)
-        assert (result.exit_code, said in result.output) == (code, True), (words, result.output)
-
-
 @pytest.mark.parametrize(
     ("stream", "held"),
     [

@@ -243,17 +243,6 @@ def test_two_objects_of_one_stream_are_refused() -> None:
         runtime_of(":memory:", Notes("mine"), Notes("mine"))
 
 
-async def test_what_the_log_refuses_of_the_time_before_is_said_at_the_start(notes: Notes, tmp_path: Path) -> None:
-    notes.write("one", key="k")
-    async with runtime_of(tmp_path / "events.db", notes):
-        pass
-    again = Notes("mine")
-    again.write("another", key="k")
-    with pytest.raises(CommandRejected, match="used for another command"):
-        async with runtime_of(tmp_path / "events.db", again):
-            raise AssertionError
-
-
 async def test_threads_that_give_on_and_on_do_not_keep_a_runtime_from_opening(notes: Notes, tmp_path: Path) -> None:
     ends = threading.Event()
     given = [0, 0]

@@ -5,28 +5,15 @@ from typing import Any
 
 import pytest
 
-from refold.events.core.codec import RecordedEvent
-from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
+from refold.events.core.ids import RunId, SessionId
 from refold.events.model.messages import Usage
 from refold.events.session import events as ev
 from refold.events.session.state import FinishedRun, SessionState
 from refold.publishing.event_bus import EventBus
 from refold.publishing.subscription import Subscription
+from tests.runtime.talking import recorded_event
 
 ALICE, BOB = SessionId("alice"), SessionId("bob")
-
-
-def recorded(event: ev.SessionEvent, version: int = 1) -> RecordedEvent[ev.SessionEvent]:
-    return RecordedEvent(
-        stream=StreamName("session/alice"),
-        version=version,
-        position=version,
-        time=0,
-        event=event,
-        batch=version,
-        correlation=EventRef("session/alice@1"),
-        causation=None,
-    )
 
 
 def finished(run: str, version: int) -> FinishedRun:
@@ -43,7 +30,7 @@ def test_a_keyboard_interrupt_in_a_subscriber_passes() -> None:
 
     bus.subscribe(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        bus.recorded(ALICE, [recorded(ev.InputQueued(content=()))])
+        bus.recorded(ALICE, [recorded_event(ev.InputQueued(content=()))])
 
 
 def test_who_follows_first_is_told_first() -> None:
@@ -68,7 +55,7 @@ async def test_a_follower_is_told_of_an_end_only_when_the_session_has_settled() 
     bus, run = EventBus(), RunId("run_1")
     with bus.follow(ALICE) as follower, bus.follow(BOB) as other:
         waiting = asyncio.create_task(follower.ended(run))
-        bus.recorded(ALICE, [recorded(ev.RunCompleted(run=run), 7)])
+        bus.recorded(ALICE, [recorded_event(ev.RunCompleted(run=run), version=7)])
         await asyncio.sleep(0)
         assert not waiting.done()
         bus.settled(ALICE, SessionState(last_run=finished("run_1", 7)))
@@ -85,7 +72,11 @@ async def test_two_runs_that_ended_before_the_session_settled_are_both_told() ->
     bus = EventBus()
     with bus.follow(ALICE) as follower:
         bus.recorded(
-            ALICE, [recorded(ev.RunCancelled(run=RunId("run_1")), 5), recorded(ev.RunCompleted(run=RunId("run_2")), 9)]
+            ALICE,
+            [
+                recorded_event(ev.RunCancelled(run=RunId("run_1")), version=5),
+                recorded_event(ev.RunCompleted(run=RunId("run_2")), version=9),
+            ],
         )
         bus.settled(ALICE, SessionState(last_run=finished("run_2", 9)))
         first, second = await follower.ended(RunId("run_1")), await follower.ended(RunId("run_2"))
@@ -96,7 +87,7 @@ async def test_two_runs_that_ended_before_the_session_settled_are_both_told() ->
 def test_the_sessions_with_an_open_run_are_known() -> None:
     bus = EventBus()
     configured: Any = {"code": None, "fingerprint": ""}
-    bus.recorded(ALICE, [recorded(ev.RunStarted(run=RunId("run_1"), input=1, **configured))])
-    bus.recorded(BOB, [recorded(ev.RunStarted(run=RunId("run_1"), input=1, **configured))])
-    bus.recorded(ALICE, [recorded(ev.RunCompleted(run=RunId("run_1")))])
+    bus.recorded(ALICE, [recorded_event(ev.RunStarted(run=RunId("run_1"), input=1, **configured))])
+    bus.recorded(BOB, [recorded_event(ev.RunStarted(run=RunId("run_1"), input=1, **configured))])
+    bus.recorded(ALICE, [recorded_event(ev.RunCompleted(run=RunId("run_1")))])
     assert bus.open_sessions() == [BOB]

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -11,26 +12,16 @@ from hypothesis import strategies as st
 from refold import ConfigError, PersistenceError, RunId, SessionId, TextDelta
 from refold.actors import ActorStopped
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.ids import EventRef, ToolCallId, stream_name
-from refold.events.session.events import InputQueued
+from refold.events.core.ids import ToolCallId
+from refold.events.session.events import InputQueued, RunCancelled
+from refold.publishing import event_bus, readers
 from refold.publishing.event_bus import EventBus
 from refold.publishing.notifications import Missed, Progressed, RecordedSessionEvent, Streamed
+from refold.publishing.readers import READERS_AT_ONCE
 from refold.publishing.subscription import CAPACITY, Subscription
+from tests.runtime.talking import recorded_event
 
 ALICE, BOB = SessionId("alice"), SessionId("bob")
-
-
-def event(session: SessionId, version: int) -> RecordedSessionEvent:
-    return RecordedEvent(
-        stream=stream_name("session", session),
-        version=version,
-        position=version,
-        time=0,
-        event=InputQueued(content=()),
-        batch=version,
-        correlation=EventRef(""),
-        causation=None,
-    )
 
 
 class Log:
@@ -45,7 +36,7 @@ class Log:
 
     def write(self, session: SessionId = ALICE, *, published: bool = True) -> None:
         written = self.events.setdefault(session, [])
-        written.append(event(session, len(written) + 1))
+        written.append(recorded_event(InputQueued(content=()), session, len(written) + 1))
         if published:
             self.hub.recorded(session, [written[-1]])
 
@@ -138,7 +129,13 @@ begun to be taken until `join`; reads of the log wait from `hold` to `free`.
 
 @pytest.mark.parametrize(("before", "options", "steps", "expected"), SCENARIOS.values(), ids=SCENARIOS)
 async def test_a_scenario(before: str, options: dict[str, int], steps: str, expected: list[Any]) -> None:
+    for others in (0, READERS_AT_ONCE):
+        await play(before, options, steps, expected, others)
+
+
+async def play(before: str, options: dict[str, int], steps: str, expected: list[Any], others: int) -> None:
     log, seen = Log(), list[Any]()
+    crowd = [log.follow() for _ in range(others)]
     for word in before.split():
         if word in "+-":
             log.write(published=word == "+")
@@ -179,6 +176,7 @@ async def test_a_scenario(before: str, options: dict[str, int], steps: str, expe
     assert seen == expected
     assert all(limit <= options.get("capacity", CAPACITY) for limit in log.limits)
     assert options or "-" in steps or log.limits == [], "what is live is not read"
+    assert len(crowd) == others, "they follow until here"
 
 
 async def test_each_subscription_sees_its_session_or_all() -> None:
@@ -197,12 +195,14 @@ async def test_each_subscription_sees_its_session_or_all() -> None:
     st.integers(1, 4),
     st.sampled_from([ALICE, None]),
     st.booleans(),
+    st.integers(0, 2),
 )
 def test_whatever_the_pace_no_event_is_lost_or_comes_twice_and_no_more_than_the_capacity_is_held(
-    steps: list[str], capacity: int, session: SessionId | None, from_the_beginning: bool
+    steps: list[str], capacity: int, session: SessionId | None, from_the_beginning: bool, others: int
 ) -> None:
     async def follow() -> None:
         log = Log()
+        crowd = [log.follow(session) for _ in range(others)]
         log.write(ALICE)
         start = 0 if from_the_beginning and session is not None else None
         follower = log.follow(session, capacity=capacity, after_version=start)
@@ -229,12 +229,68 @@ def test_whatever_the_pace_no_event_is_lost_or_comes_twice_and_no_more_than_the_
         versions = [item.version for item in seen if isinstance(item, RecordedEvent) and item.stream.endswith("alice")]
         assert versions == [item.version for item in log.events[ALICE]][first:]
         if session is None:
-            others = [item.version for item in seen if isinstance(item, RecordedEvent) and item.stream.endswith("bob")]
-            assert others == [item.version for item in log.events.get(BOB, [])]
+            of_bob = [item.version for item in seen if isinstance(item, RecordedEvent) and item.stream.endswith("bob")]
+            assert of_bob == [item.version for item in log.events.get(BOB, [])]
         told = sum(len(shown(item)) for item in seen if isinstance(item, Streamed))
         assert told + sum(item.count for item in seen if isinstance(item, Missed)) == pieces
+        assert len(crowd) == others
 
-    asyncio.run(follow())
+    with patch.object(readers, "READERS_AT_ONCE", 1):
+        asyncio.run(follow())
+
+
+@pytest.mark.parametrize("others", [0, READERS_AT_ONCE])
+async def test_pieces_that_came_while_the_event_that_ends_their_answer_was_read_are_counted(
+    others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    crowd = [log.follow() for _ in range(others)]
+    log.write()
+    read = log.read
+
+    async def read_late(session: SessionId, after: int, limit: int) -> list[RecordedSessionEvent]:
+        if not after:
+            log.stream("a")
+            log.stream("b")
+            log.write(published=False)
+            log.events[ALICE][-1] = recorded_event(RunCancelled(run=RunId("run_1")), ALICE, 2)
+            log.hub.recorded(ALICE, log.events[ALICE][-1:])
+        return await read(session, after, limit)
+
+    monkeypatch.setattr(log, "read", read_late)
+    follower = log.follow(after_version=0)
+    seen = await taken(follower, 2)
+    log.hub.end()
+    assert seen + await all_of(follower) == [1, 2, Missed(2)]
+    assert len(crowd) == others
+
+
+async def test_what_no_reader_follows_is_copied_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, copied = Log(), list[str]()
+
+    def copy_of(recorded: RecordedSessionEvent) -> RecordedSessionEvent:
+        copied.append(recorded.stream)
+        return recorded
+
+    monkeypatch.setattr(event_bus, "_own_copy", copy_of)
+    follower = log.follow(BOB)
+    log.write(ALICE)
+    log.write(BOB)
+    assert (await taken(follower, 1), copied) == ([1], ["session/bob"])
+
+
+async def test_a_crowd_is_told_in_parts_and_reads_what_came_meanwhile_at_once() -> None:
+    log = Log()
+    crowd = [log.follow() for _ in range(3 * READERS_AT_ONCE)]
+    log.write()
+    late = log.follow()
+    for told in range(3):
+        assert [len(reader._items) for reader in crowd[::READERS_AT_ONCE]] == [1, 2, 3][:told] + [0] * (3 - told)
+        await asyncio.sleep(0)
+        log.write()
+    assert await taken(crowd[0], 4) == [1, 2, 3, 4]
+    log.hub.end()
+    assert [await all_of(reader) for reader in (*crowd[1:], late)] == [[1, 2, 3, 4]] * (len(crowd) - 1) + [[2, 3, 4]]
 
 
 async def test_a_reader_who_is_cancelled_loses_nothing() -> None:
@@ -312,7 +368,7 @@ async def test_leaving_ends_it_for_a_waiting_reader_too_and_leaves_nothing_behin
     log.write()
     assert await all_of(follower) == []
     await follower.aclose()
-    assert log.hub._subscriptions == {}
+    assert log.hub._readers == {}
 
 
 def test_case_l05_a_subscription_that_nobody_holds_is_gone() -> None:
@@ -321,7 +377,7 @@ def test_case_l05_a_subscription_that_nobody_holds_is_gone() -> None:
         log.follow()
         log.follow(None)
     gc.collect()
-    assert log.hub._subscriptions == {}
+    assert log.hub._readers == {}
     log.write()
     log.stream("a")
 

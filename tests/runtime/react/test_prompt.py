@@ -245,6 +245,15 @@ def test_a_call_without_a_result_and_a_result_without_a_call_are_shown() -> None
     ]
 
 
+def test_a_result_behind_another_input_is_shown_where_it_stands() -> None:
+    shown_first = "Observation: This call was still open at this point of the log; it has no result yet."
+    assert shown(user("?"), assistant(call(1)), user("Well?"), user(result(1, "late"))) == [
+        ("user", "?"),
+        ("assistant", "Action: weather\nAction Input: {}"),
+        ("user", shown_first, "Well?", "Observation: late"),
+    ]
+
+
 def test_no_block_of_a_native_call_leaves() -> None:
     request = text_of_request(user("?"), assistant("t", call(1), call(2)), user(result(1, "a"), result(2, IMAGE)))
     kinds = {type(block) for message in request.messages for block in message.content}

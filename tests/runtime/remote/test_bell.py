@@ -1,22 +1,24 @@
 """The socket beside a log: who may use it, what lies at its path, and peers that are dead, slow or hostile."""
 
 import asyncio
+import errno
+import gc
 import os
 import socket
 import stat
 import struct
 from collections.abc import Callable
-from datetime import timedelta
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from refold import AgentRuntime, ConfigError, say
-from refold.remote import bell
-from refold.remote.bell import Bell
-from refold.remote.frames import Attend, Give, Look, address_of, bell_path
+from refold import AgentRuntime, ConfigError, PersistenceError, say
+from refold.bell import owner_end as bell
+from refold.bell.frames import Attend, Give, Look, address_of, bell_path, require_users_told, user_of
+from refold.bell.owner_end import Bell
 from tests.runtime.remote.conftest import runtime_of
 
 
@@ -95,6 +97,19 @@ async def test_a_peer_that_reads_nothing_is_let_go_and_slows_nobody(
         peer.close()
 
 
+async def test_a_peer_of_whom_it_cannot_be_told_whose_it_is_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> frozenset[int]:
+        raise PersistenceError("the folder cannot be looked at")
+
+    log = tmp_path / "events.db"
+    async with runtime_of(log):
+        monkeypatch.setattr(bell, "trusted_users", refuse)
+        with connected(log) as peer:
+            assert await asyncio.get_running_loop().sock_recv(peer, 4) == b""
+
+
 @pytest.mark.parametrize("length", [20, 250])
 async def test_the_socket_is_the_owners_alone_and_gone_with_it(tmp_path: Path, length: int) -> None:
     folder = tmp_path / ("f" * (length // 2)) / ("g" * (length - length // 2))
@@ -139,10 +154,45 @@ async def test_what_lies_in_the_way_is_left_alone_and_polling_goes_on(tmp_path: 
 
 
 async def test_without_such_sockets_polling_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(socket, "SO_PEERCRED")
+    monkeypatch.setattr(bell, "require_users_told", lambda: require_users_told("plan9"))
     log = tmp_path / "events.db"
     async with runtime_of(log) as owner:
         assert not bell_path(log).exists()
+        await works(owner, log)
+
+
+class MacSocket(socket.socket):
+    """Tells whose the other end is as macOS does, in a form of some version."""
+
+    version = 0
+
+    def getsockopt(self, *asked: int) -> Any:
+        assert asked == (0, 1, 76)  # SOL_LOCAL, LOCAL_PEERCRED, sizeof(struct xucred)
+        return struct.pack("=IIhxx16I", self.version, 501, 2, 20, 12, *[0] * 14)
+
+
+def test_macos_tells_whose_a_peer_is() -> None:
+    with MacSocket() as peer:
+        assert user_of(peer, "darwin") == 501
+        peer.version = 1
+        with pytest.raises(OSError, match="version 1"):
+            user_of(peer, "darwin")
+
+
+async def test_a_system_without_modes_of_sockets_has_a_bell_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = os.fchmod
+
+    def of_files_only(descriptor: int, mode: int) -> None:
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no mode of sockets")
+        change(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", of_files_only)
+    log = tmp_path / "events.db"
+    async with runtime_of(log) as owner:
+        assert bell_path(log).lstat().st_mode & 0o777 == 0o600
         await works(owner, log)
 
 
@@ -174,6 +224,27 @@ async def test_a_bell_that_is_taken_by_the_next_owner_stays(tmp_path: Path) -> N
     assert not bell_path(log).exists()
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_comes_as_the_bell_is_hung_up_is_let_go(log: Path, turns: int) -> None:
+    async def perform(session: str, key: str, command: bytes) -> bytes:
+        return b""
+
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    rung = Bell(log, owner="a", position=0, rung=lambda: None, perform=perform, answers=list)
+    assert await rung.open()
+    with connected(log) as peer:
+        peer.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        rung.close()
+        with suppress(ConnectionResetError):
+            while await asyncio.get_running_loop().sock_recv(peer, 1024):
+                pass
+    gc.collect()
+    assert not failures
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -197,15 +268,6 @@ async def test_what_would_stay_in_a_process_and_what_is_the_owners_is_refused(tm
                 await (await runtime.session("s")).send("hello", deps=1)
         session = await guest.session("s")
         await session.send("hello")
-        owners: dict[str, Callable[[], Any]] = {
-            "delete_user": lambda: guest.delete_user("ann"),
-            "retain": lambda: guest.retain(timedelta(1)),
-            "fork": lambda: session.fork(),
-            "host": lambda: guest.host,
-        }
-        for what, call in owners.items():
-            with pytest.raises(ConfigError, match=f"{what} is for the process .* process {os.getpid()} now"):
-                await call()
         with pytest.raises(ConfigError, match="no session"):
             await guest.session("nobody", restore=True)
         await guest.forget("s")

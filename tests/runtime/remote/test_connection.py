@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,8 +11,9 @@ import pytest
 
 import refold
 from refold.actors import ManualClock, WouldDeadlock
-from refold.events.session.events import InputQueued, RunCompleted
+from refold.events.session.events import InputQueued, RunCompleted, ToolApprovalDecided
 from refold.inspection.check import check_log
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.stores.sqlite.ownership import LogOwnership
 from tests.conformance.sessions import HeldAnswer
 from tests.runtime.remote.conftest import begun, runtime_of
@@ -88,7 +90,9 @@ async def test_who_does_not_wait_gets_the_answer_later_under_the_key(log: Path) 
 
 async def test_a_run_is_submitted_found_awaited_read_and_cancelled_from_another_process(log: Path) -> None:
     held = HeldAnswer("Done.")
-    async with runtime_of(log, held, refold.use("pay", {"amount": 3}), refold.say("Paid.")) as runtime:
+    async with runtime_of(
+        log, held, refold.use("pay", {"amount": 3}), *map(refold.say, ("Paid.", "1", "2"))
+    ) as runtime:
         connection = refold.connect(log)
         session = connection.session("s")
         handle = await session.submit("go", key="k", max_turns=4)
@@ -102,11 +106,12 @@ async def test_a_run_is_submitted_found_awaited_read_and_cancelled_from_another_
         ]
         waiting = [asyncio.create_task(way.result()) for way in (handle, *ways)]
         await held.asked.wait()
+        assert [(await way.status()).state for way in (handle, *ways)] == ["open"] * 6
         held.gate.set()
         assert {result.text for result in await asyncio.gather(*waiting)} == {"Done."}
-        names = [type(recorded.event).__name__ async for recorded in handle.stream()]
+        names = [type(recorded.event).__name__ async for recorded in events_of(handle.stream())]
         assert names == ["InputQueued", "RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"]
-        assert [recorded.version async for recorded in handle.stream("5.5.12")] == [6, 7]
+        assert [recorded.version async for recorded in events_of(handle.stream("5.5.12"))] == [6, 7]
         with pytest.raises(refold.CommandRejected, match="'k'"):
             await session.submit("go", key="k")
 
@@ -114,10 +119,16 @@ async def test_a_run_is_submitted_found_awaited_read_and_cancelled_from_another_
         result = asyncio.create_task(paying.result())  # It waits for the person, too.
         assert isinstance(await session.send("pay 3", key=paying.key), refold.Unfinished)
         [call] = await session.approvals()
+        assert [(await run.status()).state for run in (paying, handle)] == ["waiting", "completed"]
         await session.decide(call, allow=True)
         assert (await result).text == "Paid."
+        assert await paying.status() == refold.RunStatus("completed", await result)
+        assert await handle.status() == await ways[-1].status()
         assert await paying.cancel()
         assert (await paying.result()).text == "Paid."
+        sent_here = [await (await runtime.session("t")).send(text) for text in ("one", "two")]
+        for result_here in sent_here:
+            assert (await (await connection.run(f"t/{result_here.run}")).status()).result == result_here
         for unknown in (connection.run("s/run_4"), session.run(key="other"), session.run()):
             with pytest.raises(refold.ConfigError):
                 await unknown
@@ -128,7 +139,7 @@ async def test_a_run_whose_input_waits_for_a_runtime_is_the_one_of_its_key(log: 
     clock = ManualClock()
     session = refold.connect(log, patience_s=0, clock=clock).session("s")
     handle = await session.submit("go", key="k")
-    assert (handle.id, handle.run) == (None, None)
+    assert (handle.id, handle.run, (await handle.status()).state) == (None, None, "queued")
     assert await session.approvals() == []
     assert isinstance(await session.send("go on", wait_s=0), refold.Unfinished)
     with pytest.raises(refold.CommandRejected, match="no run to cancel"):
@@ -147,13 +158,16 @@ async def test_who_reads_a_run_or_follows_a_session_learns_that_it_was_deleted(l
         run = await session.submit("pay 3")
         readers = [run.stream(), session.follow(after_version=0)]
         for reader in readers:
-            async for recorded in reader:
-                if type(recorded.event).__name__ == "ToolApprovalRequested":
+            async for item in reader:
+                if isinstance(item, refold.RecordedEvent) and type(item.event).__name__ == "ToolApprovalRequested":
                     break
         await runtime.delete("s", cancel=True)
-        for reader in (*readers, run.stream(), session.follow(after_version=0)):
+        for reader in (readers[1], run.stream(), session.follow(after_version=0)):
             with pytest.raises(refold.CommandRejected, match="session 's' was deleted"):
-                await anext(reader)
+                async for _ in reader:  # The cancellation may be read before.
+                    pass
+        with pytest.raises(refold.CommandRejected, match="session 's' was deleted"):
+            await run.status()
 
 
 async def test_metadata_goes_with_one_input_and_is_no_part_of_what_a_key_stands_for(log: Path) -> None:
@@ -206,7 +220,8 @@ def test_threads_hold_runs_too(log: Path) -> None:
             other = connection.session("s").submit("and", key="l")
             assert other.result().text == "Two."
             assert connection.run(str(other.id)).result() == connection.session("s").run(key=other.key).result()
-            assert [recorded.version for recorded in other.stream(9)][-1] == 12
+            assert other.status().result == other.result()
+            assert [item.version for item in other.stream(9) if isinstance(item, refold.RecordedEvent)][-1] == 12
             assert other.cancel()
 
 
@@ -224,6 +239,17 @@ async def test_a_call_that_waits_for_approval_ends_the_wait_and_is_decided(log: 
         with pytest.raises(refold.CommandRejected, match="does not wait for approval"):
             await session.decide(call.call, allow=False)
         assert await session.approvals() == []
+
+
+@pytest.mark.parametrize(("reason", "recorded"), [(None, ""), (5, "5")])
+async def test_a_reason_of_any_type_is_recorded_as_text(log: Path, reason: Any, recorded: str) -> None:
+    async with runtime_of(log, refold.use("pay", {"amount": 3}), refold.say("Not paid.")):
+        session = refold.connect(log).session("s")
+        await session.send("pay 3")
+        [call] = await session.approvals()
+        assert await session.decide(call, allow=False, reason=reason)
+        events = [recorded.event async for recorded in session.events()]
+    assert [event.reason for event in events if isinstance(event, ToolApprovalDecided)] == [recorded]
 
 
 async def test_a_run_is_cancelled_and_who_waits_for_it_is_told(log: Path) -> None:
@@ -262,10 +288,16 @@ async def test_images_go_through_the_inbox(log: Path) -> None:
         )
 
 
+async def events_of(reader: AsyncIterator[Any]) -> AsyncGenerator[RecordedSessionEvent, None]:
+    async for item in reader:
+        if isinstance(item, refold.RecordedEvent):
+            yield item
+
+
 async def test_follow_yields_what_becomes_durable_from_the_beginning_or_from_now_on(log: Path) -> None:
     async with runtime_of(log):
         session = refold.connect(log).session("s")
-        following = session.follow(after_version=0)
+        following = events_of(session.follow(after_version=0))
         first = asyncio.ensure_future(anext(following))
         await session.send("hello")
         versions = [(await first).version]
@@ -399,6 +431,33 @@ async def test_a_connection_says_who_owns_the_log(log: Path) -> None:
     assert connection.owner() is None
 
 
+@pytest.mark.parametrize("owned", [True, False])
+async def test_a_connection_forks_and_takes_back(log: Path, owned: bool) -> None:
+    async with AsyncExitStack() as stack:
+        runtime = await stack.enter_async_context(runtime_of(log))
+        session = refold.connect(log).session("s")
+        await session.send("hello")
+        await session.send("more")
+        if not owned:
+            await runtime.close()
+        fork = await session.fork()
+        named = await session.fork(at=7, name="named", model="other", system_prompt="Be brief.")
+        assert (fork.id.split(".")[0], named.id) == ("s~12", "named")
+        assert [len(await each.history()) for each in (session, fork, named)] == [4, 4, 2]
+        assert await session.rewind()
+        assert [len(await each.history()) for each in (session, fork)] == [2, 4]
+        for wrong in (session.fork(at=6), session.fork(name="s"), session.rewind(10**6)):
+            with pytest.raises(refold.CommandRejected):
+                await wrong
+
+    def goes_on() -> str:
+        with runtime_of(log), refold.connect(log) as connection:
+            return sent(connection.session("named").fork(name="third").send("go on")).text
+
+    assert await asyncio.to_thread(goes_on) == "Said."
+    assert (await check_log(log)).sound
+
+
 async def test_another_thread_of_the_owners_process_uses_a_connection(log: Path) -> None:
     async with runtime_of(log):
         result = await asyncio.to_thread(lambda: asyncio.run(refold.connect(log).session("s").send("hello")))
@@ -421,7 +480,7 @@ def test_threads_use_a_connection_without_a_loop(log: Path) -> None:
         assert session.decide(call.call, allow=True)
         assert sent(session.send("pay 3", key=waiting.key)).text == "Paid."
         assert isinstance(session.send("hang", wait_s=0), refold.Unfinished)
-        followed = session.follow(after_version=0)
+        followed = (item for item in session.follow(after_version=0) if isinstance(item, refold.RecordedEvent))
         while not isinstance(next(followed).event, RunCompleted):
             pass
         while "ModelRequested" not in type(next(followed).event).__name__:
@@ -485,3 +544,16 @@ async def user_is_kept(connection: refold.Connection) -> None:
     ):
         with pytest.raises(refold.CommandRejected, match="is another user's"):
             await call()
+
+
+async def test_a_session_whose_first_input_waits_in_the_inbox_is_its_users_already(log: Path) -> None:
+    await begun(log, "other")
+    connection = refold.connect(log, patience_s=0)
+    alices, bobs = (connection.session("s", user=user) for user in ("alice", "bob"))
+    await alices.submit("hello", key="k")
+    for refused in (bobs.cancel, bobs.rewind):
+        with pytest.raises(refold.CommandRejected, match="is another user's"):
+            await refused()
+    assert not await alices.describe(metadata={"plan": "pro"})
+    async with runtime_of(log):
+        assert sent(await refold.connect(log).session("s", user="alice").send("hello", key="k")).text == "Said."

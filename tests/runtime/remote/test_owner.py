@@ -18,17 +18,8 @@ from refold.events.session.events import InputQueued, RunCancelled, RunCompleted
 from refold.inspection.check import check_log
 from refold.remote.client import give
 from refold.remote.owner import LOOK_ANYWAY_S, InboxReader
-from refold.remote.protocol import (
-    Done,
-    Inbox,
-    InboxCancel,
-    InboxCommand,
-    InboxDecide,
-    InboxEntry,
-    InboxOutcome,
-    InboxSend,
-    Refused,
-)
+from refold.remote.protocol import Done, Inbox, InboxEntry, InboxOutcome, Refused
+from refold.remote.rows import InboxCancel, InboxCommand, InboxDecide, InboxSend
 from refold.stores import InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, Seen
@@ -103,13 +94,13 @@ async def test_a_command_is_given_to_the_runtime_of_this_very_process(log: Path)
         assert isinstance(given.outcome, Done)
         await seen.first(ToolApprovalRequested)
         [call] = await session.approvals()
-        misfit = await give(log, "s", InboxDecide(call=call.call, allow=True, arguments={"amount": "much"}))
+        misfit = await give(log, "s", InboxDecide(call=call.call, allowed=True, input={"amount": "much"}))
         assert isinstance(misfit.outcome, Refused)
         assert "the call waits on, since its new arguments cannot be used" in misfit.outcome.message
         assert await session.approvals() == [call]
-        decided = await give(log, "s", InboxDecide(call=call.call, allow=True, arguments={"amount": 5}))
+        decided = await give(log, "s", InboxDecide(call=call.call, allowed=True, input={"amount": 5}))
         assert isinstance(decided.outcome, Done)
-        again = await give(log, "s", InboxDecide(call=call.call, allow=True))
+        again = await give(log, "s", InboxDecide(call=call.call, allowed=True))
         assert isinstance(again.outcome, Refused)
         assert (await session.send("pay 3", key=given.key)).text == "Paid."
 
@@ -164,7 +155,7 @@ async def test_a_bad_row_costs_itself_and_no_other(log: Path) -> None:
 
 async def test_a_row_that_the_session_refuses_is_answered_and_lets_those_behind_it_be_performed(log: Path) -> None:
     inbox = await begun(log, "s")
-    refused = await inbox.put("s", InboxDecide(call=ToolCallId("call_9_9"), allow=True), "1")
+    refused = await inbox.put("s", InboxDecide(call=ToolCallId("call_9_9"), allowed=True), "1")
     accepted = await inbox.put("s", InboxSend(text="next"), "2")
     async with runtime_of(log, inbox_poll_s=0) as runtime:
         await InboxReader(runtime.context, log).perform_waiting()
@@ -341,7 +332,7 @@ async def test_what_nobody_could_perform_is_refused_before_it_is_put_there(
 
 async def test_a_row_that_is_gone_is_said_to_be(log: Path) -> None:
     inbox = await begun(log, "s")
-    entry = await inbox.put("s", InboxDecide(call=ToolCallId("c"), allow=True), "k")
+    entry = await inbox.put("s", InboxDecide(call=ToolCallId("c"), allowed=True), "k")
     assert await inbox.file.take_back(entry.name)
     with pytest.raises(refold.CommandRejected, match=r"is not in the inbox .* any more"):
         await inbox.outcome(entry)

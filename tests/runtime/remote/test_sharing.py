@@ -18,17 +18,19 @@ from refold import (
     AskTimeout,
     Cancelled,
     CommandRejected,
+    ConfigError,
     Message,
     Middleware,
     RecordedEvent,
     TextBlock,
+    connect,
     say,
     use,
 )
 from refold.events.model.messages import ModelResponse, TextDelta
 from refold.events.session.events import ModelResponded, RunCompleted, RunResumed
 from refold.publishing.notifications import Streamed
-from refold.remote.protocol import InboxSend
+from refold.remote.rows import InboxSend
 from tests.runtime.remote.conftest import begun, runtime_of
 
 
@@ -78,14 +80,31 @@ async def talk(runtime: AgentRuntime) -> list[object]:
     await session.resume()
     seen += [turn.result is not None, (await (await session.run(turn.run)).result()).text]
     seen.append([type(recorded.event).__name__ async for recorded in session.events()])
-    deletion = await runtime.delete("ann")
+    fork = await session.fork(name="fork")
+    seen += [fork.id, [message.text for message in await fork.history()]]
+    seen.append((await fork.send("and then?")).text)
+    seen += [await fork.rewind() > 0, len(await fork.history())]
+    seen.append((await session.fork(results={})).id.startswith("ann~"))
+    for arguments in ({"at": 10**6}, {"name": "ann"}, {"results": {"call_1_0": "x"}}):
+        with pytest.raises((CommandRejected, ConfigError)):
+            await session.fork(**arguments)
+    kept = await runtime.retain(timedelta(0), statuses=["completed"], archive=None, dry_run=True)
+    seen += [kept.dry_run, len(kept.sessions)]
+    with pytest.raises((CommandRejected, ConfigError)):
+        await runtime.retain(timedelta(-1))
+    with pytest.raises(CommandRejected, match="fork"):
+        await runtime.delete("ann")
+    deletion = await runtime.delete("ann", forks=True)
     seen += [deletion.events > 10, await runtime.sessions()]
+    await (await runtime.session("eve", user="eve")).send("hello")
+    gone = await runtime.delete_user("eve")
+    seen.append((gone.user, [each.session for each in gone.sessions], await runtime.sessions()))
     with pytest.raises(CommandRejected, match="deleted"):
         await session.send("hello")
     return seen
 
 
-SCRIPT = [say("Hi."), use("pay", {"amount": 1}), say("Paid."), say("Streamed."), say("Stepped.")]
+SCRIPT = [say("Hi."), use("pay", {"amount": 1}), *map(say, ("Paid.", "Streamed.", "Stepped.", "Forked.", "Eve."))]
 
 
 async def test_a_guest_sees_what_the_owner_would_see(tmp_path: Path) -> None:
@@ -168,7 +187,7 @@ class Reader:
                     self.text = whole
 
 
-CUTS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=5)
+CUTS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=1, max_size=5)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -179,23 +198,59 @@ async def test_a_reader_that_comes_back_in_another_process_has_no_gap_and_no_rep
     model, log = Model(8), tmp_path_factory.mktemp("log") / "events.db"
     async with streaming(log, model) as owner, streaming(log, model) as guest:
         run = await (await guest.session("s")).submit("go")
-        reader, shown = Reader(), 0
+        reader, shown, ways = Reader(), 0, (owner, guest, connect(log))
         for where, pieces in cuts:
             pieces = min(pieces, 8 - shown)
             shown += pieces
             for number in range(min(8, shown + ahead)):  # Some of the rest has come before the reader is there.
                 model.let(number)
             seen = len(reader.text)
-            handle = await (owner, guest)[where].run(run.id)
+            handle = await ways[where].run(run.id)
             if pieces:
                 await reader.read(handle, 1)
                 assert len(reader.text) > seen or len(reader.text) == len(model.text)
             shown = reader.text.count(":")
         for number in range(9):
             model.let(number)
-        await reader.read(await (guest if cuts[-1][0] else owner).run(run.id))
+        await reader.read(await ways[cuts[-1][0]].run(run.id))
         assert (reader.ended, reader.text) == (True, model.text)
         assert (await run.result()).text == model.text
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_connection_streams_what_its_input_brings(tmp_path: Path, threads: bool) -> None:
+    model, log = Model(3), tmp_path / "events.db"
+    connection = connect(log)
+    for number in range(4):
+        model.let(number)
+
+    def read() -> tuple[list[str], str]:
+        with connection as face, face.session("s").stream("go", key="k") as stream:
+            return [type(item).__name__ for item in stream], stream.result.text
+
+    async with streaming(log, model) as owner:
+        if threads:
+            kinds, text = await asyncio.to_thread(read)
+        else:
+            async with connection.session("s").stream("go", key="k") as stream:
+                with pytest.raises(ConfigError, match="has not ended yet"):
+                    _ = stream.result
+                kinds, text = [type(item).__name__ async for item in stream], stream.result.text
+        assert (text, kinds[0], kinds[-1], "Streamed" in kinds) == (model.text, *["RecordedEvent"] * 2, True)
+        with pytest.raises(CommandRejected, match="key"):
+            await anext(connection.session("s").stream("other", key="k"))
+        left = connection.session("s").stream("more")
+        early = asyncio.ensure_future(anext(left))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        early.cancel()  # Once it is under way.
+        await asyncio.wait([early])
+        await anext(left)
+        await left.aclose()  # Who leaves lets the run go on.
+        assert [item async for item in left] == []
+        assert (await (await owner.session("s")).send("last")).text == model.text
+        said = [message.text for message in await connection.session("s").history() if message.role == "user"]
+        assert said == ["go", "more", "last"]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3])
@@ -210,18 +265,21 @@ async def test_who_waits_and_reads_goes_on_when_the_owner_ends(tmp_path: Path, c
         waiting = [asyncio.create_task(run.result()), asyncio.create_task(session.send("go", key="k"))]
         kinds: list[type] = []
         guest.subscribe(lambda recorded: kinds.append(type(recorded.event)))
-        reader = Reader()
+        readers = [Reader(), Reader()]
         for number in range(cut):
             model.let(number)
-        reading = asyncio.create_task(reader.read(run))
-        while reader.text.count(":") < cut:  # What came before the reader comes as one piece.
-            await reader.shown.get()
+        of_connection = await connect(log).run(run.id)
+        reading = [asyncio.create_task(each.read(way)) for each, way in zip(readers, (run, of_connection), strict=True)]
+        for each in readers:
+            while each.text.count(":") < cut:  # What came before the reader comes as one piece.
+                await each.shown.get()
         await owner.close()
         for number in range(4):
             model.let(number)
         assert [(await each).text for each in waiting] == [model.text] * 2
-        await reading
-        assert (reader.ended, reader.text, model.calls) == (True, model.text, 2)
+        await asyncio.gather(*reading)
+        assert [(each.ended, each.text) for each in readers] == [(True, model.text)] * 2
+        assert model.calls == 2
         assert [kind for kind in kinds if kind in (RunResumed, RunCompleted)] == [RunResumed, RunCompleted]
         assert guest.is_owner
         assert (await session.send("go", key="k")).text == model.text
@@ -276,7 +334,7 @@ async def hears(runtime: AgentRuntime) -> None:
     """Return when a guest has reached the owner's bell, so that what it says goes there and not into the inbox."""
     guest = runtime._lifecycle.guest
     assert guest is not None
-    while not guest._listener.hears:  # noqa: ASYNC110 - there is no event of it
+    while not guest._mirror.listener.hears:  # noqa: ASYNC110 - there is no event of it
         await asyncio.sleep(0)
 
 
@@ -347,3 +405,13 @@ def test_threads_share_a_log_too(tmp_path: Path) -> None:
         with guest.session("s").stream("hello") as stream:
             assert [type(item).__name__ for item in stream][-1] == "RecordedEvent"
         assert (stream.result.text, owner.session("s").run(stream.run).result().text) == ("Said.", "Said.")
+
+
+@pytest.mark.parametrize("second", [0, 1], ids=["owner", "guest"])
+async def test_who_deletes_what_another_deletes_at_the_same_time_is_told_so(tmp_path: Path, second: int) -> None:
+    async with shared(tmp_path / "events.db", [], []) as runtimes:
+        for name in ("a", "b", "c"):
+            await (await runtimes[0].session(name)).send("hello")
+            found = await asyncio.gather(runtimes[0].delete(name), runtimes[second].delete(name))
+            assert sorted(each.deleted_before for each in found) == [False, True]
+            assert found[0].streams == found[1].streams

@@ -15,13 +15,12 @@ import pytest
 from refold.events import SESSION_CODEC, SessionState
 from refold.events.core.errors import ConfigError, DivergenceError, LogFormatError
 from refold.events.core.ids import RunId, StreamName
-from refold.events.model.configuration import CORE_VERSION
 from refold.events.session import core as session_core
 from refold.events.session import react as session_decisions
 from refold.events.session.events import ModelRequested, RunCompleted, SessionEvent, TimerSet
-from refold.replay import Level, NotReplayed, ReplayReport, replay, replay_sync
-from refold.replay.core_replay import Divergence
-from refold.stores import InMemoryStore, SQLiteStore
+from refold.replay import Level, ReplayReport, replay, replay_sync
+from refold.replay.findings import Divergence
+from refold.stores import SQLiteStore
 from tests.runtime.log_builder import LogBuilder
 
 CLOSED = b'{"type":"runtime.closed.v1","open_runs":0}'
@@ -61,28 +60,6 @@ def fail_in_the_library(state: SessionState, event: SessionEvent) -> Sequence[Se
 
 def line_of(function: Callable[..., Any]) -> str:
     return f"(test_log_replay.py:{function.__code__.co_firstlineno + 1})"
-
-
-@pytest.mark.parametrize("level", ["fold", "core"])
-async def test_a_log_replays_at_both_levels_and_the_report_counts_what_was_done(
-    builder: LogBuilder, level: Level
-) -> None:
-    await builder.weather_session("alice")
-    await builder.cancelled_session("bob")
-    await builder.open_session("carol")
-    report = await replay(builder.store, level=level)
-    assert report.divergence is None
-    report.raise_for_divergence()
-    assert (report.level, report.streams, report.batches, report.events) == (level, 3, 15, 28)
-    assert report.log == ":memory:"
-    assert report.other_core_versions == ()
-
-
-async def test_one_session_alone_is_replayed(builder: LogBuilder) -> None:
-    await builder.weather_session("alice")
-    await builder.cancelled_session("bob")
-    report = await replay(builder.store, session="bob")
-    assert (report.streams, report.events) == (1, 10)
 
 
 CHANGES: dict[str, tuple[Core, str]] = {
@@ -159,12 +136,6 @@ async def test_a_hundred_divergences_are_kept_and_all_are_counted(
     assert [divergence.stream for divergence in report.divergences] == [f"session/session {n}" for n in range(100)]
 
 
-async def test_a_log_of_another_core_version_is_said_to_be_one(builder: LogBuilder) -> None:
-    await builder.open("alice", core=7)
-    report = await replay(builder.store)
-    assert (report.core_version, report.other_core_versions) == (CORE_VERSION, (7,))
-
-
 async def test_a_divergence_says_which_core_version_recorded_it(
     builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,20 +143,6 @@ async def test_a_divergence_says_which_core_version_recorded_it(
     await builder.send("alice", "hi")
     monkeypatch.setattr(session_core.SESSION_CORE, "pending", lambda state: [])
     assert only(await replay(builder.store)).core_version == 7
-
-
-async def test_streams_of_unknown_kinds_are_named(builder: LogBuilder) -> None:
-    await builder.append(StreamName("order/1"), [b'{"type":"order.placed.v1"}'])
-    await builder.append(StreamName("order/2"), [b'{"type":"order.placed.v1"}'])
-    await builder.append(StreamName("no kind"), [b'{"type":"x.v1"}'])
-    report = await replay(builder.store)
-    assert report.not_replayed == (NotReplayed(kind="no kind", streams=1), NotReplayed(kind="order", streams=2))
-    assert report.streams == 0
-    assert report.nothing_replayed
-
-
-async def test_an_empty_log_is_not_one_of_which_nothing_was_replayed() -> None:
-    assert not (await replay(InMemoryStore())).nothing_replayed
 
 
 async def test_streams_of_tools_and_of_the_runtime_are_replayed(builder: LogBuilder) -> None:
@@ -239,14 +196,6 @@ async def test_a_batch_longer_than_a_page_is_one_batch(builder: LogBuilder) -> N
     await builder.append(StreamName("runtime/log"), [CLOSED] * 1_700)
     report = await replay(builder.store, level="fold")
     assert (report.batches, report.events) == (1, 1_700)
-
-
-async def test_an_unknown_session_is_refused_with_those_of_a_similar_name(builder: LogBuilder) -> None:
-    await builder.open("alice")
-    with pytest.raises(ConfigError, match=r"no session 'alcie' .* did you mean 'alice'\?"):
-        await replay(builder.store, session="alcie")
-    with pytest.raises(ConfigError, match="no session"):
-        await replay(builder.store, session="\udcff")
 
 
 async def test_an_unknown_level_is_refused(builder: LogBuilder) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from refold.events.core.difference import Difference
-from refold.replay.meant import Accepting, ExpectedDifference, MeantDifferences, said_of
+from refold.replay.comparing import Accepting, ExpectedDifference, MeantDifferences, said_of
 
 WORDS = [f"word{number}" for number in range(400)]
 LONG = " ".join(WORDS)

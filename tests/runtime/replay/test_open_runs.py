@@ -1,8 +1,6 @@
 """A gate for deploys: which open runs can go on with today's agent, and why the others cannot."""
 
 import asyncio
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +8,8 @@ import pytest
 from refold import Agent, AgentConfig, AgentRuntime, Completed, ScriptedProvider, say, tool, use
 from refold.events.core.codec import RecordedEvent
 from refold.events.session.events import ToolApprovalRequested, ToolCallStarted
-from refold.inspection.export import export_to_file
 from refold.replay import in_flight
 from refold.stores import InMemoryStore
-from tests.runtime.command_line import run
 
 NOT_TAKEN = "tool charge does not take the arguments of call_6_0 any more"
 TOO_MANY = "max_turns is 1 and the run has had 1: it would fail at the next one"
@@ -101,33 +97,3 @@ async def test_a_run_that_waits_in_a_fork_is_open_too() -> None:
         await (await runtime.session("ended")).fork(name="idle")
     report = await in_flight(store, agent=agent(tools=[look, send_mail]))
     assert (report.runs, [each.session for each in report.blocked]) == (4, ["asks", "fork"])
-
-
-MODULE = """
-from tests.runtime.replay.test_open_runs import agent, look, send_mail
-
-new, other = agent(tools=[look, send_mail]), agent(name="other")
-"""
-
-
-def test_the_command_lets_a_deploy_pass_or_not(
-    log: InMemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = tmp_path / "events.jsonl"
-    asyncio.run(export_to_file(log, lines))
-    tmp_path.joinpath("deployed.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    result = run("replay", lines, "--in-flight", "--agent", "deployed:new")
-    assert (result.exit_code, result.stdout.splitlines()) == (
-        1,
-        ["asks run_3: tool charge is gone: call_6_0 would end as not_found",
-         "3 open runs: not all can go on as they would have"],
-    )  # fmt: skip
-    document = json.loads(run("replay", lines, "--in-flight", "--agent", "deployed:new", "--json").stdout)
-    assert document["blocked"][0]["tool"] == "charge"
-    result = run("replay", lines, "--in-flight", "--agent", "deployed:other")
-    assert (result.exit_code, result.stdout.splitlines()) == (
-        0, ["not looked at: 3 open runs of the agent 'support'", "0 open runs: all can go on"]
-    )  # fmt: skip
-    for wrong in ((), ("asks", "--agent", "deployed:new"), ("--agent", "deployed:new", "--level", "core")):
-        assert run("replay", lines, "--in-flight", *wrong).exit_code == 2

@@ -9,9 +9,10 @@ import pytest
 from tests.runtime.command_line import run
 
 PAGE = Path(__file__).parents[3] / "docs" / "replay.md"
-COMMANDS = re.findall(r"^\$ (.*)$", PAGE.read_text().partition("## From a log to a regression test")[2], re.MULTILINE)[
-    :5
-]
+COMMANDS, TRIALS = (
+    re.findall(r"^\$ (.*)$", PAGE.read_text().partition(f"## {title}")[2].partition("\n## ")[0], re.MULTILINE)
+    for title in ("From a log to a regression test", "Was my new prompt worse?")
+)
 
 DESK = """
 from refold import Agent, AgentConfig, ScriptedProvider, say
@@ -44,3 +45,34 @@ def test_five_commands_lead_from_a_log_to_a_regression_test(
             codes.append(result.ret)
     assert codes == [1, 0, 0, 0, 0]
     assert "4111 1111" not in run("export", "ann.refold").stdout
+
+
+DESK_WITH_PRICES = """
+from refold import Agent, AgentConfig, ModelRequest, ModelResponse, Price, tool, use
+
+@tool
+async def charge(euros: int) -> str:
+    "Charge the card."
+    return f"charged {euros}"
+
+def desk(prompt, times):
+    def answer(request: ModelRequest):
+        calls = sum(message.role == "assistant" for message in request.messages)
+        return ModelResponse(content=(use("charge", {"euros": 3}),)) if calls < times else "Done."
+
+    config = AgentConfig(model="m", system_prompt=prompt, prices={"m": Price(input=1, output=1)})
+    return Agent(config=config, provider=answer, tools=[charge])
+
+agent, changed = desk("Be brief.", 1), desk("Charge at once, and again.", 2)
+"""
+
+
+def test_two_commands_say_whether_a_new_prompt_is_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "till.py").write_text(DESK_WITH_PRICES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("run", "till:agent", "Tea, please", "--log", "events.db", "--session", "ann").exit_code == 0
+    results = [run(*shlex.split(command.replace("desk:", "till:"))[1:]) for command in TRIALS]
+    assert [result.exit_code for result in results] == [4, 1]
+    assert "fails: charge called more (met in 1 of 1 sessions): ann" in results[1].stdout
+    assert "Trial of agent on " in Path("trial.html").read_text()

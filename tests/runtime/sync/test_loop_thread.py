@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from refold import ActorStopped
-from refold.actors.sync.loop_thread import AlreadyClosed, LoopThread
+from refold.actors.loop_thread import AlreadyClosed, LoopThread
 from tests.conformance.threads import InThread
 
 

@@ -67,18 +67,6 @@ def test_events_are_yielded_over_the_bounds_of_pages_and_from_a_version_on() -> 
         assert [recorded.version for recorded in runtime.recorded_after(refold.SessionId("s"), 5, 2)] == [6, 7]
 
 
-def test_an_approval_handler_is_asked_in_a_thread_of_its_own() -> None:
-    threads = list[str]()
-
-    def allow(session: refold.SessionId, request: refold.ToolApprovalRequested) -> refold.Allow:
-        threads.append(threading.current_thread().name)
-        return refold.Allow()
-
-    with runtime_of(refold.use("pay", {"amount": 5}), refold.say("thanks"), tools=[pay], approval=allow) as runtime:
-        assert runtime.session("s").send("pay 5").text == "thanks"
-    assert threads == ["refold-approval-1"]
-
-
 def test_every_argument_of_send_reaches_the_run() -> None:
     seen, token = list[str](), refold.CancellationToken()
     token.cancel("no longer wanted")
@@ -252,16 +240,6 @@ def test_a_runtime_that_is_not_open_or_lives_on_another_loop_says_what_to_use() 
         runtime.follow()
     with runtime, pytest.raises(refold.ConfigError, match="use it there, or what its `with` gives"):
         runtime.follow()
-
-
-def test_closing_ends_open_runs_where_that_is_asked_for() -> None:
-    held, store = Held(), InMemoryStore()
-    with runtime_of(held, log=store) as runtime:
-        session = runtime.session("s")
-        sending = InThread(lambda: session.send("go"))
-        held.asked.wait()
-        runtime.close(cancel=True)
-        assert sending.result().outcome == refold.Cancelled()
 
 
 async def test_with_is_refused_where_a_loop_runs() -> None:

@@ -13,7 +13,7 @@ from refold.events.core.errors import ConfigError, ToolError
 from refold.events.session.events import Verdict
 from refold.tools.registry import ToolRegistry
 from refold.tools.tool import Tool, tool
-from tests.runtime.tool_calls import context
+from tests.runtime.tools.tool_calls import context
 
 
 @tool(tier="observe", effect="pure")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from refold.events.core.content import Json, JsonObject
 from refold.events.core.errors import ConfigError, ToolError
+from refold.sessions.structured_output import value_problem
 from refold.tools.examples import taught
 from refold.tools.schema import DescribedArguments, InputSchema
 
@@ -24,6 +25,38 @@ def schema_of(properties: JsonObject, **more: Json) -> InputSchema:
 
 def problem_of(value: Json, schema: Json, **more: Json) -> str | None:
     return schema_of({"it": schema}, **more).problem({"it": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "problem"),
+    [
+        (0, {"type": "integer", "minimum": 1}, "Expected `integer` >= 1"),
+        (2.5, {"maximum": 2}, "Expected `number` <= 2"),
+        (1, {"exclusiveMinimum": 1}, "Expected `integer` > 1"),
+        (3, {"exclusiveMaximum": 5, "multipleOf": 2}, "Expected `integer` that is a multiple of 2"),
+        (0.35, {"multipleOf": 0.1}, "Expected `number` that is a multiple of 0.1"),
+        (10**400, {"multipleOf": 0.1}, "Expected `integer` that is a multiple of 0.1"),
+        ("🫖", {"minLength": 2}, "Expected `string` of length >= 2"),
+        ("ab", {"pattern": "^b", "maxLength": 2}, "Expected `string` matching '^b'"),
+        ([], {"minItems": 1}, "Expected `array` of length >= 1"),
+        ({"a": 1, "b": 2}, {"maxProperties": 1}, "Expected `object` of length <= 1"),
+        ("tomorrow", {"format": "date"}, "Invalid RFC3339 encoded date"),
+        ("soon", {"anyOf": [{"format": "uuid"}, {"format": "duration"}]}, "Invalid UUID"),
+        ("2026-11-29", {"format": "date", "pattern": "^20", "minLength": 10}, None),
+        (19.99, {"multipleOf": 0.01}, None),
+        (-0.3, {"multipleOf": 0.1}, None),
+        (4, {"minimum": 4, "maximum": 4, "multipleOf": 2, "minLength": 9}, None),
+        (True, {"minimum": 5}, None),
+        ("a", {"pattern": "(?<=", "format": ["date"], "minLength": "9", "multipleOf": True}, None),
+        (1, {"multipleOf": 0, "format": "date"}, None),
+    ],
+)
+def test_bounds_count_in_what_is_given_anew_and_are_left_to_the_body_of_a_tool(
+    value: Json, schema: JsonObject, problem: str | None
+) -> None:
+    found = value_problem(value, schema)
+    assert (found or "None").startswith(f"{problem} - at `$`" if problem else "None")
+    assert problem_of(value, schema) is None
 
 
 def repaired(value: Json, schema: Json, **more: Json) -> Json:

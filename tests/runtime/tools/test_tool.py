@@ -21,7 +21,7 @@ from refold.events.core.content import Json, JsonObject
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.session.events import Verdict
 from refold.tools.tool import Tool, tool
-from tests.runtime.tool_calls import context, refusal, run
+from tests.runtime.tools.tool_calls import context, refusal, run
 
 
 @tool(tier="observe", effect="pure")
@@ -345,19 +345,6 @@ def test_null_for_what_a_given_schema_does_not_require_is_left_out() -> None:
     made = Tool.from_schema(name="search", description="", input_schema=schema, handler=lambda given: str(given))
     assert made.check({"words": "owls", "limit": None, "other": None})[0] == {"words": "owls", "other": None}
     assert "`$.words`" in refusal(made, {"words": None})
-
-
-async def test_case_b08_an_array_that_came_as_text_is_decoded_recorded_and_run() -> None:
-    @tool
-    async def plan(steps: list[dict[str, int]], note: str) -> object:
-        return [steps, note]
-
-    arguments: JsonObject = {"steps": '[{"a": 1}]', "note": '[{"a": 1}]'}
-    repaired, verdict = plan.check(arguments)
-    assert verdict == Verdict()
-    assert repaired == {"steps": [{"a": 1}], "note": '[{"a": 1}]'}
-    assert arguments["steps"] == '[{"a": 1}]'
-    assert await run(plan, repaired) == [[{"a": 1}], '[{"a": 1}]']
 
 
 def test_case_b08_text_that_does_not_become_what_the_schema_wants_is_refused() -> None:

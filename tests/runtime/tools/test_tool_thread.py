@@ -10,7 +10,7 @@ from refold.actors import CancellationToken, ThreadPool
 from refold.actors.calls.tool_context import ToolContext
 from refold.tools.registry import ToolRegistry
 from refold.tools.tool import tool
-from tests.runtime.tool_calls import context
+from tests.runtime.tools.tool_calls import context
 
 
 @pytest.fixture

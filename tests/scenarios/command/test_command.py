@@ -9,26 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from refold.commands.cli import app
 from refold.scenarios import SimulationError
+from refold.scenarios.command.output import closing_sentence
 from refold.scenarios.monitors.monitor import PROMISES
-from refold.scenarios.ready import NAMES
+from tests.runtime.command_line import run
+from tests.runtime.page.blocks import blocks
 from tests.runtime.terminal import Terminal
-from tests.scenarios import rehearsed
 
 ON_A_WIRE = {"SECRET", "TYPED"}
 SMALL = ("--sessions", 1, "--acts", 3, "--faults", 2)
 GOOD, LEAKY = "tests.scenarios.rehearsed:good", "tests.scenarios.rehearsed:leaky"
 MADE = "tests.scenarios.rehearsed:made"
+CHANCY, THREADED = "tests.scenarios.rehearsed:chancy", "tests.scenarios.rehearsed:threaded"
+IN_A_THREAD = "work was to be done in a thread"
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def run(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def simulated(*arguments: object) -> dict[str, Any]:
@@ -42,13 +37,18 @@ def test_a_sweep_shows_what_met_what_and_the_verdict_on_each_promise() -> None:
     result = run("simulate", GOOD, "--seeds", 4, "--jobs", 1)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("4 seeds from 0 in ")
-    assert re.search(r"^FAULT +PLANNED +HAPPENED +IDLE +MODEL CALL +TOOL +APPROVAL +RETRY ", result.stdout, re.M)
+    heads = r"^FAULT +PLANNED +HAPPENED +IDLE +MODEL CALL +TOOL +APPROVAL +ANSWER +RETRY "
+    assert re.search(heads, result.stdout, re.M)
     for rule in PROMISES:
         verdict = "not exercised +0" if rule in ON_A_WIRE else r"hold +\d+"
         if rule in ("APPROVAL", "CANCEL"):
             verdict = r"(hold|not exercised) +\d+"
         assert re.search(rf"^{rule} +{verdict} +0  ", result.stdout, re.M), rule
     assert re.search(r"^Crash\w+ +\d+ +\d+ .* 0 ", result.stdout, re.M), "what never met is shown as 0"
+    last = result.stdout.splitlines()[-1]
+    assert re.match(rf"In 4 seeds, \d+ of {len(PROMISES)} promises held and .+ were not exercised; next, ", last)
+    again = f"`refold simulate {GOOD} --store sqlite --wire openai`"
+    assert f"{again} plays more of what this left out, and --own-tools" in last
 
 
 @pytest.mark.slow
@@ -63,19 +63,48 @@ def test_what_comes_of_the_seeds_does_not_depend_on_the_number_of_processes() ->
 def test_the_model_may_be_reached_over_a_wire() -> None:
     document = simulated(GOOD, "--seeds", 2, "--wire", "openai", "--faults", 0, "--jobs", 1)
     assert {document["promises"][rule]["verdict"] for rule in ON_A_WIRE} == {"hold"}
+    assert (document["repeats"], document["refused"]) == (True, [])
 
 
 def test_a_seed_is_repeated_exactly_and_reported_on(tmp_path: Path) -> None:
-    first, again, other = (simulated(GOOD, "--seed", seed)["report"] for seed in (17, 17, 18))
-    assert first == again
-    assert first["digest"] != other["digest"]
-    shown = run("simulate", GOOD, "--seed", 17, "--save", tmp_path / "kept")
+    played, again, other = (simulated(GOOD, "--seed", seed) for seed in (17, 17, 18))
+    first = played["report"]
+    assert (first, played["repeats"], first["refused"]) == (again["report"], True, [])
+    assert first["digest"] != other["report"]["digest"]
+    page = tmp_path / "kept.html"
+    shown = run("simulate", GOOD, "--seed", 17, "--save", tmp_path / "kept", "--html", page)
+    data = blocks(page.read_text())
+    assert (data["refold-data"]["reports"][0]["verdict"], "s0-0" in data) == ("hold", True)
     assert first["digest"] in shown.stdout
+    assert re.search(rf"\nIn seed 17, .* not exercised; next, `refold simulate {GOOD}` plays .*\n\Z", shown.stdout)
     assert re.search(r"AT +SESSION +ACT +OUTCOME", shown.stdout)
     log = tmp_path / "kept" / "seed-17-whole.db"
     assert f"its log: {log}" in shown.stdout
     assert run("check", log).exit_code == run("replay", log).exit_code == 0
     assert f"{first['events']} events" in run("check", log).stdout
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "faults", "words"),
+    [
+        ({"A": "hold", "B": "hold"}, (), "2 of 2 promises held and nothing was left out"),
+        ({"A": "hold", "B": "violated"}, (), "1 of 2 promises held, B was violated, and nothing was left out"),
+        (
+            {"A": "violated", "B": "violated", "C": "not exercised"},
+            ("DiskFills",),
+            "0 of 3 promises held, A and B were violated, and C and the fault DiskFills were not exercised",
+        ),
+        (
+            dict.fromkeys("ABCDEFGH", "not exercised"),
+            (),
+            "0 of 8 promises held and A, B, C, D, E, F and 2 more were not exercised",
+        ),
+    ],
+)
+def test_one_sentence_says_what_held_what_was_left_out_and_what_to_do(
+    verdicts: dict[str, Any], faults: tuple[str, ...], words: str
+) -> None:
+    assert closing_sentence("5 seeds", verdicts, "next", faults_without=faults) == f"In 5 seeds, {words}; next."
 
 
 def test_without_seeds_nothing_was_exercised() -> None:
@@ -92,8 +121,9 @@ def test_stand_ins_take_the_places_of_tools_unless_asked_otherwise(tmp_path: Pat
 
 
 def test_a_broken_promise_is_shrunk_shown_as_code_and_saved(tmp_path: Path) -> None:
-    folder = tmp_path / "found"
-    result = run("simulate", LEAKY, "--first", 13, "--seeds", 3, *SMALL, "--own-tools", "--save", folder, "--jobs", 1)
+    folder, page = tmp_path / "found", tmp_path / "found.html"
+    sweep = ("--first", 13, "--seeds", 3, *SMALL, "--own-tools", "--save", folder, "--jobs", 1, "--html", page)
+    result = run("simulate", LEAKY, *sweep)
     assert result.exit_code == 1
     assert re.search(r"^INV7 +violated +\d+ +[1-9]", result.stdout, re.M)
     found = re.search(r"INV7 is violated by seed (\d+)", result.stdout)
@@ -104,6 +134,16 @@ def test_a_broken_promise_is_shrunk_shown_as_code_and_saved(tmp_path: Path) -> N
     log, file, test = (folder / name for name in (f"seed-{seed}.db", f"seed-{seed}.json", f"test_seed_{seed}.py"))
     assert run("replay", log).exit_code == run("check", log).exit_code == 0
     assert run("show", log, "s0").exit_code == 0
+    data = blocks(page.read_text())
+    [told] = data["refold-data"]["reports"]
+    assert (told["verdict"], told["title"]) == ("violated", f"{LEAKY}, seed {seed}")
+    assert told["words"][0].endswith(f"the promise: {PROMISES['INV7']}.")
+    assert [side["name"].partition(":")[0] for side in told["sides"]] == ["Played", "Enough"]
+    assert all("scenario = Scenario(" in side["value"] for side in told["sides"])
+    assert f"refold check {log}" in told["commands"]
+    assert data["s0-0"]["frames"]
+    taken = run("simulate", GOOD, "--seed", 1, "--html", page)
+    assert (taken.exit_code, taken.stdout, "is there already" in taken.stderr) == (2, "", True)
     again = run("simulate", LEAKY, "--scenario", file, "--own-tools", "--json")
     assert again.exit_code == 1
     assert json.loads(again.stdout)["report"]["broken"][0]["rule"] == "INV7"
@@ -121,7 +161,7 @@ def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_depends_on_more_than_the_seed_is_told_so() -> None:
-    result = run("simulate", "tests.scenarios.rehearsed:forgetful", "--seeds", 2, "--own-tools", "--jobs", 1)
+    result = run("simulate", "tests.scenarios.rehearsed:forgetful", "--seeds", 4, "--own-tools", "--jobs", 1)
     assert result.exit_code == 2
     assert "depends on more than the seed" in result.stderr
 
@@ -160,14 +200,6 @@ def test_what_goes_wrong_in_a_function_is_one_line_in_several_processes_too() ->
     assert result.stderr.count("\n") == 1
 
 
-def test_ready_scenarios_are_listed_by_name() -> None:
-    shown = run("simulate", "--ready", "list").stdout
-    listed = json.loads(run("simulate", "--ready", "list", "--json").stdout)["ready"]
-    assert tuple(listed) == NAMES
-    for name, title in listed.items():
-        assert re.search(rf"^{name} +{re.escape(title)}$", shown, re.M)
-
-
 def test_a_ready_scenario_is_played_with_ones_own_agent(tmp_path: Path) -> None:
     shown = run("simulate", GOOD, "--ready", "disk-full", "--save", tmp_path).stdout
     assert shown.startswith("disk_full: 1 life, ")
@@ -189,53 +221,22 @@ def test_a_broken_promise_in_a_ready_scenario_says_how_to_play_it_again(tmp_path
     assert f"refold simulate {MADE} --ready clock_backwards --own-tools" in result.stdout
 
 
+@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 3)])
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("agent", "words", "repeats", "refused"),
     [
-        (["tests.scenarios.rehearsed:later"], "rehearsed:later is of type set and no Agent, nor a function that makes"),
-        (["tests.scenarios.rehearsed:Agent"], "rehearsed:Agent is a class, Agent, and no Agent"),
-        (["tests.scenarios.rehearsed:made_for"], "rehearsed:made_for cannot be called without who; "),
-        (["tests.scenarios.rehearsed:made_later"], "rehearsed:made_later is an async function; "),
-        (["tests.scenarios.rehearsed:made_of_nothing", "--seed", "1"], "fails at {rehearsed}:{line}: ConfigError: "),
-        (["tests.scenarios.rehearsed:made_never", "--seed", "1"], "made_never() fails at {rehearsed}:{last}: SystemEx"),
-        (["tests.scenarios.rehearsed:calls.copy", "--seed", "1"], "list.copy() returned ["),
-        ([GOOD, "--ready", "disk_ful"], "there is no ready scenario 'disk_ful'; there are network_split, "),
-        (["nothing:here"], "no module 'nothing'"),
-        (["tests.scenarios.rehearsed:nobody"], "has no 'nobody'"),
-        ([GOOD, "--scenario", "missing.json"], "cannot be read"),
-        ([GOOD, "--scenario", __file__], "holds no scenario"),
-        (["--from", "missing.db"], "missing.db"),
-        ([GOOD, "--from", __file__], "refold: "),
-        (["nothing:here", "--from", ROOT / "tests" / "golden" / "format-1-core-1.db"], "no module 'nothing'"),
+        (CHANCY, f"gives another log each time; something in {CHANCY} depends on more than ", False, []),
+        (THREADED, f"refused: {IN_A_THREAD}", True, [IN_A_THREAD]),
     ],
 )
-def test_what_cannot_be_played_is_one_line(arguments: list[object], words: str) -> None:
+def test_a_log_that_is_not_repeated_is_told_and_what_is_refused(
+    agent: str, words: str, repeats: bool, refused: list[str], options: tuple[object, ...]
+) -> None:
+    arguments = (agent, *SMALL, "--own-tools", *options)
     result = run("simulate", *arguments)
-    source = Path(rehearsed.__file__).read_text().splitlines()
-    line, last = (1 + next(n for n, text in enumerate(source) if part in text) for part in ('model=""', "SystemExit("))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words.format(rehearsed=rehearsed.__file__, line=line, last=last) in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 3)])
-def test_a_log_that_is_not_repeated_is_told(options: tuple[object, ...]) -> None:
-    arguments = ("tests.scenarios.rehearsed:chancy", *SMALL, "--own-tools", *options)
-    result = run("simulate", *arguments)
-    assert result.exit_code == 0
-    assert re.search(r"gives another log each time; something in \S+:chancy depends on more than ", result.stdout)
-    assert simulated(*arguments)["repeats"] is False
-    assert simulated(GOOD, *SMALL, *options)["repeats"] is True
-
-
-@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 3)])
-def test_what_a_simulation_refuses_is_told(options: tuple[object, ...]) -> None:
-    arguments = ("tests.scenarios.rehearsed:threaded", *SMALL, "--own-tools", *options)
-    assert "refused: work was to be done in a thread" in run("simulate", *arguments).stdout
+    assert (result.exit_code, words in result.stdout) == (0, True)
     document = simulated(*arguments)
-    assert (document.get("report") or document)["refused"] == ["work was to be done in a thread"]
-    document = simulated(GOOD, *SMALL, *options)
-    assert (document.get("report") or document)["refused"] == []
+    assert (document["repeats"], (document.get("report") or document)["refused"]) == (repeats, refused)
 
 
 @pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 1, "--save", "{folder}")])
@@ -245,67 +246,6 @@ def test_what_tools_print_is_no_part_of_the_answer(tmp_path: Path, options: tupl
     assert result.exit_code == 0
     assert "a tool prints" in result.stderr
     json.loads(result.stdout)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((GOOD, "--seeds", 2, "--at", 5), "--at belongs to --from; leave it out"),
-        ((GOOD, "--seed", 2, "--first", 5), "--first says nothing about --seed; leave it out"),
-        ((GOOD, "--scenario", "a.json", "--wire", "none"), "--wire says nothing about --scenario; leave it out"),
-        ((GOOD, "--ready", "disk_full", "--acts", 5), "--acts says nothing about --ready; leave it out"),
-        (("--from", "a.db", "--jobs", 2), "--jobs says nothing about --from; leave it out"),
-        (("--from", "a.db", "--own-tools"), "needs an AGENT; a log has no tools of its own"),
-        ((GOOD, "--save", ""), "it is empty; give a path"),
-        ((GOOD, "--scenario", ""), "it is empty; give a path"),
-        (("--from", ""), "it is empty; give a path"),
-        ((GOOD, "--acts", 10**9), "less than or equal to 10000"),
-        ((GOOD, "--jobs", 10**6), "less than or equal to 256"),
-        ((GOOD, "--time", "nan"), "greater than or equal to 0"),
-        ((GOOD, "--seed", 1, "--seeds", 2), "give one of them"),
-        (("--ready", "disk_full"), "python -m refold.scenarios.ready.disk_full"),
-        ((), "name the agent"),
-    ],
-)
-def test_an_option_that_changes_nothing_or_cannot_be_is_refused(arguments: tuple[object, ...], words: str) -> None:
-    result = run("simulate", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('{"acts": []}', "a scenario needs an act that says something"),
-        ('{"acts": [{"type": "say", "session": "a", "at_s": -1}]}', "Say.at_s is from 0 to 10,000,000 seconds"),
-        ('{"acts": [{"type": "say", "session": "a"}], "fault": []}', "unknown field `fault`"),
-        ('{"acts": [{"type": "say", "session": "a", "at": 1}]}', "unknown field `at`"),
-        ('{"acts": [{"type": "say", "session": "a"}], "script": [{"txt": "a"}]}', "unknown field `txt`"),
-        (
-            '{"acts": [{"type": "say", "session": "a"}], "faults": [{"type": "crash", "at_s": 1, "for_s": 2}]}',
-            "unknown field `for_s`",
-        ),
-        ('{"acts": [{"type": "say", "session": "a"}], "deviations": {"0": -1}}', "deviations count from 0"),
-        (" " * 16_000_001, "it is longer than 16,000,000 bytes"),
-        ("[" * 100_000, "holds no scenario"),
-    ],
-)
-def test_a_file_that_holds_no_scenario_is_told_by_its_name(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "it.json"
-    file.write_text(text)
-    result = run("simulate", GOOD, "--scenario", file)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{file} holds no scenario: " in result.stderr
-    assert words in result.stderr
-
-
-def test_a_folder_that_cannot_be_saved_in_is_told_before_anything_is_played(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    for arguments in ((GOOD, "--seeds", 9_999), ("--from", "nothing.db")):
-        result = run("simulate", *arguments, "--save", file / "folder")
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert f"nothing can be saved in {file / 'folder'}" in result.stderr
 
 
 @pytest.mark.slow
@@ -343,7 +283,7 @@ def test_signals_end_a_tool_that_holds_its_process_for_ever(number: signal.Signa
 @pytest.mark.slow
 def test_a_line_tells_how_far_it_is_and_ctrl_c_shows_what_there_is(tmp_path: Path) -> None:
     with Terminal(ROOT, "simulate", GOOD, "--seeds", "100000", "--jobs", "2", TERM="xterm", COLUMNS="200") as terminal:
-        terminal.until("of 100,000 seeds, ")
+        terminal.until(" of 100,000 seeds, ")
         terminal.until(" lives, ")
         terminal.write("\x03")
         code, shown = terminal.end()

@@ -22,10 +22,12 @@ from refold.scenarios.command.log_crashes import (
     sampled,
 )
 from refold.scenarios.command.log_prefixes import Prefix, RecordedLog, read_recorded_log, recorded_log
+from refold.scenarios.monitors.monitor import PROMISES
 from refold.stores import InMemoryStore
 from tests.planted_faults.faults import search
 from tests.planted_faults.planting import ROOT
-from tests.scenarios.command.test_command import run
+from tests.runtime.command_line import run
+from tests.runtime.page.blocks import blocks
 from tests.scenarios.rehearsed import agent, good
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -155,12 +157,20 @@ def test_what_does_not_recover_is_told_saved_and_done_again(log_file: Path, tmp_
     assert re.search(r"^LIVENESS +violated +\d+ +[1-9]", result.stdout, re.M)
     found = re.search(rf"refold simulate --from {log_file} {STUCK} --at (\d+)", result.stdout)
     assert found
-    again = run("simulate", STUCK, "--from", log_file, "--at", found[1], "--json", "--save", tmp_path)
+    assert re.search(r"\nIn 4 boundaries, .* LIVENESS was violated, .*; find the cause .*\n\Z", result.stdout)
+    page = tmp_path / "found.html"
+    again = run("simulate", STUCK, "--from", log_file, "--at", found[1], "--json", "--save", tmp_path, "--html", page)
     document = json.loads(again.stdout)
     assert again.exit_code == 1
     assert document["violation"]["boundary"]["position"] == int(found[1])
     assert document["violation"]["broken"][0]["rule"] == "LIVENESS"
     assert asyncio.run(check_log(document["violation"]["log"])).sound
+    data = blocks(page.read_text())
+    [told] = data["refold-data"]["reports"]
+    assert told["place"]["version"] == sum(
+        len(part.get("frames", ())) for name, part in data.items() if name.startswith("s0-")
+    )
+    assert (told["verdict"], PROMISES["LIVENESS"] in told["words"][0]) == ("violated", True)
     assert len(list(tmp_path.glob(f"crashed-at-{found[1]}*.db"))) == 2
 
 
@@ -172,6 +182,7 @@ def test_a_simulated_log_is_crashed_too(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "the agent is made of what the log says of it" in result.stdout
     assert re.search(r"^INV5 +hold +9 +0", result.stdout, re.M)
+    assert re.search(r"\nIn 9 boundaries, .*; next, `--boundaries 19` tries them all\.\n\Z", result.stdout)
 
 
 SEARCH = """

@@ -44,7 +44,7 @@ def test_every_situation_is_met_sooner_or_later() -> None:
         scenario = Scenario(acts=(*ACTS, Cancel(session="a", at_s=30)), faults=(*jumps, *refused), seed=seed)
         report = Simulator(agent()).run(scenario)
         found.update(meeting.situation for meeting in report.met)
-    assert set(SITUATIONS) - found <= {"parked", "recovering", "otherwise"}
+    assert set(SITUATIONS) - found <= {"parked", "recovering", "otherwise", "awaiting answer"}
 
 
 def test_nothing_is_met_where_nothing_happens() -> None:

@@ -8,7 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-PAGE_BYTES: Final = 4096
+from refold.stores.sqlite.file import PAGE_BYTES
+
 WAL_HEADER_BYTES, FRAME_BYTES = 32, 24 + PAGE_BYTES
 
 Damage = Callable[[Path, random.Random], None]

@@ -14,10 +14,12 @@ from refold.events.model.configuration import AgentConfiguration, Handoff
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.model.refused import GuardrailTrip, Part, RefusedParts
 from refold.events.session import commands
+from refold.events.session import events as ev
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession
 from tests.selfcheck.exhaustive.scope import (
     AGENT,
     AT,
+    EDITED,
     FINAL_ANSWER,
     SESSION,
     TOOLS,
@@ -163,19 +165,15 @@ class EnabledCommands:
             yield Move(commands.AllowTurn(run=FOREIGN_RUN), foreign=True)
         for seen in observed.runs.values():
             if seen.failed:
-                yield Move(
-                    commands.RecordTimer(timer=f"retry:{seen.failed}"), seen.retry_at is not None and not seen.parked
-                )
+                yield Move(ev.TimerFired(timer=f"retry:{seen.failed}"), seen.retry_at is not None and not seen.parked)
 
     def _model(self, observed: ObservedSession) -> Iterator[Move]:
         late = self._answers[-1]
         for run, seen in observed.runs.items():
             if seen.asked and self._scope.interrupts:
-                yield Move(
-                    commands.RecordModelInterruption(turn=seen.turn, asked=seen.asked, content=late.content), True
-                )
+                yield Move(ev.ModelInterrupted(turn=seen.turn, asked=seen.asked, content=late.content), True)
                 for asked in (seen.asked, seen.asked - 1):
-                    in_flight = commands.RecordRequest(run=run, turn=seen.turn, asked=asked, request=_REQUEST)
+                    in_flight = ev.RequestBuilt(run=run, turn=seen.turn, asked=asked, request=_REQUEST)
                     yield Move(in_flight, must_happen=asked == seen.asked)
             if seen.asked and self._scope.attempts_max > 1:
                 yield Move(_failure(run, seen.turn, retryable=True), must_happen=True)
@@ -231,9 +229,7 @@ class EnabledCommands:
                 yield from self._questions(observed, call, seen)
             if self._scope.waits:
                 for waits in (True, False):
-                    yield Move(
-                        commands.RecordCallWaiting(call=call, waits=waits), seen.running and seen.waiting != waits
-                    )
+                    yield Move(ev.ToolCallWaiting(call=call, waits=waits), seen.running and seen.waiting != waits)
             if self._scope.finishes:
                 yield Move(commands.RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
             if self._scope.hands_off:
@@ -253,7 +249,7 @@ class EnabledCommands:
             yield Move(question, foreign=True)
             yield Move(commands.AnswerQuestion(call=FOREIGN_CALL, answer="x"), foreign=True)
         if self._scope.waits:
-            yield Move(commands.RecordCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
+            yield Move(ev.ToolCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
 
     def _questions(self, observed: ObservedSession, call: ToolCallId, seen: ObservedCall) -> Iterator[Move]:
         """Yield questions, answers to them, in time or not, and what was told before."""
@@ -271,7 +267,7 @@ class EnabledCommands:
         yield Move(msgspec.structs.replace(answer, answer=None, error="no"), bool(seen.asked))
         if seen.asked:
             goes_on = all(not run.parked for run in observed.runs.values())
-            yield Move(commands.RecordTimer(timer=f"expiry:{seen.asked}"), goes_on)
+            yield Move(ev.TimerFired(timer=f"expiry:{seen.asked}"), goes_on)
 
     def _attempts(self, observed: ObservedSession, call: ToolCallId, seen: ObservedCall) -> Iterator[Move]:
         """Yield failures that may pass, what was told before, and the times of further attempts."""
@@ -287,7 +283,7 @@ class EnabledCommands:
             yield Move(commands.RecordToolResult(call=call, content=DONE, attempt=seen.attempts), known=True)
         if seen.retry:
             goes_on = all(not run.parked for run in observed.runs.values())
-            yield Move(commands.RecordTimer(timer=f"retry:{seen.retry}"), seen.retry_at is not None and goes_on)
+            yield Move(ev.TimerFired(timer=f"retry:{seen.retry}"), seen.retry_at is not None and goes_on)
 
     def _decisions(self, observed: ObservedSession) -> Iterator[Move]:
         closed = (observed.closed_call,) if observed.closed_call is not None else ()
@@ -300,9 +296,17 @@ class EnabledCommands:
                     yield Move(commands.DecideApproval(call=call, allowed=allowed, key="decide"))
             if self._scope.always:
                 yield Move(commands.DecideApproval(call=call, allowed=True, always=True), waits)
+            if self._scope.edits:
+                edited = commands.DecideApproval(call=call, allowed=True, input=EDITED)
+                yield Move(edited, waits)
+                yield Move(msgspec.structs.replace(edited, allowed=False))
+                if self._scope.always:
+                    yield Move(msgspec.structs.replace(edited, always=True))
+                if "decide" in self._scope.keyed:
+                    yield Move(msgspec.structs.replace(edited, key="decide"))
             if seen is not None and seen.expires_at is not None:
                 goes_on = all(not run.parked for run in observed.runs.values())
-                yield Move(commands.RecordTimer(timer=f"expiry:{seen.requested}"), waits and goes_on)
+                yield Move(ev.TimerFired(timer=f"expiry:{seen.requested}"), waits and goes_on)
         yield Move(commands.DecideApproval(call=FOREIGN_CALL, allowed=True), foreign=True)
 
     def _cancels(self, observed: ObservedSession) -> Iterator[Move]:
@@ -325,16 +329,19 @@ class EnabledCommands:
         yield Move(commands.ResumeRun(tools=TOOL_NAMES), goes_on)
         if run is not None:
             yield Move(commands.ResumeRun(), goes_on)
+            if self._scope.on_code_change != "continue":
+                yield Move(commands.ResumeRun(tools=TOOL_NAMES, code_changed=True), goes_on)
+                yield Move(commands.ResumeRun(tools=TOOL_NAMES, code_changed=True, asked=True), must_happen=True)
             yield Move(commands.ResumeRun(tools=TOOL_NAMES, asked=True), must_happen=True)
             yield Move(commands.ResumeRun(asked=True), must_happen=True)
         for other in _own_runs(observed):
             waited_for = other == run and goes_on and not observed.awaits_person
-            yield Move(commands.RecordTimer(timer=deadline_name(other)), waited_for)
+            yield Move(ev.TimerFired(timer=deadline_name(other)), waited_for)
         for scheduled in observed.scheduled.values():
-            yield Move(commands.RecordTimer(timer=f"input:{scheduled.version}"), scheduled == observed.first_scheduled)
+            yield Move(ev.TimerFired(timer=f"input:{scheduled.version}"), scheduled == observed.first_scheduled)
         if self._scope.scheduled and observed.ended_run is not None:
-            yield Move(commands.RecordTimer(timer=f"input:{observed.ended_run.removeprefix('run_')}"))
-        yield Move(commands.RecordTimer(timer=deadline_name(FOREIGN_RUN)), foreign=True)
+            yield Move(ev.TimerFired(timer=f"input:{observed.ended_run.removeprefix('run_')}"))
+        yield Move(ev.TimerFired(timer=deadline_name(FOREIGN_RUN)), foreign=True)
 
 
 def deadline_name(run: RunId) -> str:

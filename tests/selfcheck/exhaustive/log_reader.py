@@ -35,6 +35,8 @@ class ObservedCall(msgspec.Struct, omit_defaults=True):
     """It must never run, and is answered with this kind."""
     asks: bool = False
     """It may run only after an approval."""
+    input: str = "{}"
+    """JSON of the arguments that it is to run with: what the model gave, or a person in its place."""
     approval: Literal["", "waits", "allowed", "denied"] = ""
     """`allowed` also where such calls were allowed always before."""
     requested: int = 0
@@ -422,6 +424,7 @@ def _read_calls(
             effect=policy.effect,
             refused_as=refused_as,
             asks=asks,
+            input=written(use.input),
             approval="allowed" if asks and not refused_as and action in observed.allowed_actions else "",
         )
 
@@ -464,7 +467,9 @@ def _read_call(
             call.approval = "allowed" if event.allowed else "denied"
             if event.always and call.action not in observed.allowed_actions:
                 observed.allowed_actions.append(call.action)
-            _read_key(observed, event.key, "decide", (event.call, event.allowed, event.always))
+            if event.input is not None:
+                call.input = written(event.input)
+            _read_key(observed, event.key, "decide", (event.call, event.allowed, event.always, event.input))
         case ev.ToolCallStarted():
             call.started, call.running, call.survivor, call.due = observed.version, True, False, False
             call.given = False

@@ -12,9 +12,10 @@ from typing import TypeAlias
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT, Message, text_of
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.core.pure_core import Effect, WaitUntil
-from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.configuration import AgentConfiguration, OnCodeChange
 from refold.events.model.refused import INPUT_NOTE
 from refold.events.session import events as ev
+from refold.events.session.react import RunTool
 from tests.selfcheck.exhaustive.history_delta import HistoryDelta, told
 from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession, read, written
 from tests.selfcheck.exhaustive.rules import Finding, Rule
@@ -80,6 +81,10 @@ class Properties:
         found = {effect.key: (effect.causation, effect.correlation, _time_of(effect)) for effect in effects}
         self._expect("INV7", found == wanted, f"the log has work {wanted} in flight, pending names {found}")
         self._expect("INV7", len(found) == len(effects), "two pending effects share a key")
+        for effect in effects:
+            if isinstance(effect, RunTool) and (call := observed.calls.get(effect.call)) is not None:
+                given = written(effect.input)
+                self._expect("APPROVAL", given == call.input, f"{effect.call} runs with {given}, not {call.input}")
         return self._findings
 
     def _expect(self, rule: Rule, kept: bool, message: str) -> None:
@@ -131,12 +136,14 @@ class Properties:
                 self._judge_retry(observed.runs.get(run, ObservedRun()), event, stimulus)
             case ev.ToolApprovalRequested(call=call):
                 if (known := observed.calls.get(call)) is not None:
-                    same = event.tool == known.tool and known.refused_as is None
-                    self._expect("APPROVAL", same, f"{call} of {known.tool} is put to approval as {event.tool}")
+                    same = (event.tool, written(event.input)) == (known.tool, known.input) and known.refused_as is None
+                    self._expect("APPROVAL", same, f"{call} of {known.tool} is put to approval as {event}")
                     asks = known.approval == "" or known.survivor
                     self._expect("APPROVAL", asks, f"{call} is put to approval though it is {known.approval}")
             case ev.ToolApprovalDecided(call=call) if not is_stimulus:
                 self._judge_decided_as_well(observed, call, event, stimulus)
+            case ev.ToolApprovalDecided(input=dict()):
+                self._expect("APPROVAL", event.allowed and not event.always, f"arguments are given by {event}")
             case ev.ToolCallStarted(run=run, call=call):
                 finishing = observed.runs.get(run, ObservedRun()).finishing
                 again = event.attempt > 1 or (call in observed.calls and observed.calls[call].given)
@@ -246,12 +253,15 @@ class Properties:
                 fits = (event.kind == "crashed") == (call.started > 0)
             case "denied" if run.finishing:
                 fits = not call.started
+            case "crashed" | "denied" if self._met_other_code(stimulus) == "fail":
+                fits = (event.kind == "crashed") == (call.started > 0)
             case "cancelled":
                 fits = text == CANCELLED_TEXT and run.cancelled
             case "crashed":
                 words = CRASHED_IMPORT_TEXT if call.refused_as == "crashed" else CRASHED_TEXT
                 denied_again = call.started > 0 and (call.approval == "denied" or _has_expired(call, stimulus))
-                fits = text == words and (isinstance(stimulus, ev.RunResumed | ev.HistoryImported) or denied_again)
+                lost = type(stimulus) is ev.RunResumed and call.survivor
+                fits = text == words and (lost or type(stimulus) is ev.HistoryImported or denied_again)
             case "timeout":
                 fits = type(stimulus) is ev.TimerFired and stimulus.timer == f"deadline:{observed.open_run}"
             case "denied" if call.approval == "denied":
@@ -283,6 +293,8 @@ class Properties:
                 fits = fits and (spent or not (type(stimulus) is ev.ModelFailed and stimulus.retryable))
             case ev.RunFailed(kind="run_timeout"):
                 fits = type(stimulus) is ev.TimerFired
+            case ev.RunFailed(kind="code_changed"):
+                fits = self._met_other_code(stimulus) == "fail"
             case ev.RunFailed(kind="guardrail", trip=trip):
                 told = stimulus.trip if isinstance(stimulus, ev.GuardrailTripped | ev.ModelResponded) else None
                 fits = trip is not None and told == trip
@@ -315,6 +327,11 @@ class Properties:
         too_many = budget.tool_calls is not None and run.called > budget.tool_calls
         return too_many or (budget.tokens is not None and run.tokens >= budget.tokens)
 
+    def _met_other_code(self, stimulus: ev.SessionEvent) -> OnCodeChange:
+        """Return what becomes of a run after `stimulus` for the code that it finds, which no command asked for."""
+        changed = type(stimulus) is ev.RunResumed and stimulus.code_changed and not stimulus.asked
+        return self._configuration.on_code_change if changed else "continue"
+
     def _is_failing(self, run: ObservedRun) -> bool:
         """Tell whether carrying out calls broke once too often."""
         stops = self._configuration.error_recovery == "stop" or run.breakages > self._configuration.recoveries_max
@@ -337,8 +354,10 @@ class Properties:
                 ]
                 self._expect("APPROVAL", not left, f"{left} wait though such calls are allowed always")
             case ev.RunResumed(run=run) if (seen := observed.runs.get(run)) is not None:
-                fruitless = seen.resumes > self._configuration.resumes_max
-                self._expect("PARKED", (ev.RunParked in ends) == fruitless, f"{run} was resumed {seen.resumes} times")
+                met = self._met_other_code(stimulus)
+                parks = met == "park" or (met == "continue" and seen.resumes > self._configuration.resumes_max)
+                self._expect("PARKED", (ev.RunParked in ends) == parks, f"{run} was resumed {seen.resumes} times")
+                self._expect("OUTCOME", met != "fail", f"{run} goes on with other code")
             case ev.ContextPrepared(run=run) if (seen := observed.runs.get(run)) is not None:
                 said = f"{run} goes on after a summary, its budget is spent"
                 self._expect("BUDGET", not self._is_overspent(seen), said)

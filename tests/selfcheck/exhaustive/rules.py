@@ -27,7 +27,7 @@ RULES: dict[Rule, str] = {
     "INV7": "what is pending is exactly what the open run has begun and not finished",
     "HISTORY": "a batch adds to the history what it says: inputs that are shown, answers, results, and nothing else",
     "TIERS": "calls start in order; only observing calls run beside each other",
-    "APPROVAL": "what needs approval runs only after one, its own or one for always; what is denied or refused never",
+    "APPROVAL": "what needs approval runs only after one, as was decided; what is denied or refused never",
     "ANSWERS": "each question is answered once; the call then starts again, or has its result",
     "ONCE": "no `once` call runs again without a new approval; other calls only where their tool exists",
     "KINDS": "a result that we make up has the kind and the words of what happened",

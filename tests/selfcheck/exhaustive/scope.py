@@ -19,11 +19,12 @@ from refold.events.model.configuration import (
     AgentConfiguration,
     CodeIdentity,
     ErrorRecovery,
+    OnCodeChange,
+    RetryPolicy,
     ToolSpec,
     configuration_of,
 )
 from refold.events.model.messages import StopReason
-from refold.events.model.retry import RetryPolicy
 from refold.events.model.spending import Budget
 from refold.events.session.events import Verdict
 
@@ -57,6 +58,9 @@ REFUSALS = (
 
 ASKED_BY_POLICY = Verdict(verdict="ask", reason="policy", action="pay")
 """What is allowed always with one such call is allowed of the tool `pay` too."""
+
+EDITED: JsonObject = {"amount": 5}
+"""With what a person lets a call run in place of what the model gave, which is nothing."""
 
 BROKEN = Verdict(verdict="broken")
 """Without a reason, as of an error that says nothing."""
@@ -117,6 +121,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """An answer may be cut while it is streamed."""
     always: bool = False
     """A person may allow a call for always."""
+    edits: bool = False
+    """A person may allow a call with other arguments."""
     expires: bool = False
     """A call waits for a person only so long."""
     summaries: int = 0
@@ -133,6 +139,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a call may wait for a person in another session."""
     rejects: bool = False
     """An answer may be one that cannot be used."""
+    on_code_change: OnCodeChange = "continue"
+    """What becomes of a run that a process with other code finds; it finds none where the run goes on."""
     describes: bool = False
     """The session may be told whose it is."""
     budget: Budget | None = None
@@ -167,6 +175,7 @@ def configuration(scope: Scope) -> AgentConfiguration:
         error_recovery=scope.breaks or "stop",
         recoveries_max=1,
         resumes_max=scope.resumes_max,
+        on_code_change=scope.on_code_change,
         rejections_max=1,
         budget=scope.budget,
     )

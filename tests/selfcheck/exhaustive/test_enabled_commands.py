@@ -32,6 +32,7 @@ SCOPE = Scope(
     attempts_max=2,
     breaks="retry",
     always=True,
+    edits=True,
     expires=True,
     interrupts=True,
     summaries=1,

@@ -10,12 +10,20 @@ from refold.actors.kernel.clock import ManualClock
 from refold.events.session import react as session_decisions
 from tests.selfcheck.exhaustive.__main__ import main
 from tests.selfcheck.exhaustive.exploration import OnBatch, explore
+from tests.selfcheck.exhaustive.forked_states import noted_faults
 from tests.selfcheck.exhaustive.rules import RULES
 from tests.selfcheck.exhaustive.scope import EVERYDAY
 from tests.selfcheck.exhaustive.state_table import Decision, as_table, is_in_table, noted_in
 
 SMALL = ("queue", "import", "steps", "breaking stops", "rejecting")
 """Names of scopes that are explored in a second."""
+
+
+FORKED = ("import", "users")
+"""Names of scopes of which each state is forked."""
+
+FORKED_SLOWLY = ("steps", "people", "questions", "attempts")
+"""Further ones."""
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,7 +47,18 @@ def test_every_rule_holds_in_the_smallest_scopes_and_what_they_decide_is_in_the_
     assert [decision for decision in decisions if not is_in_table(decision, page)] == []
 
 
-@pytest.mark.slow(seconds=50)
+@pytest.mark.parametrize("names", [FORKED, pytest.param(FORKED_SLOWLY, marks=pytest.mark.slow(seconds=15))])
+def test_what_is_forked_from_any_state_does_nothing_again_and_takes_inputs(names: tuple[str, ...]) -> None:
+    faults: list[str] = []
+    forked: set[bytes] = set()
+    for scope in EVERYDAY:
+        if scope.name in names:
+            explore(scope, on_batch=noted_faults(faults, forked))
+    assert faults == []
+    assert len(forked) > 400
+
+
+@pytest.mark.slow(seconds=55)
 def test_every_rule_holds_in_the_everyday_scopes_is_exercised_and_what_they_decide_is_in_the_document() -> None:
     decisions: set[Decision] = set()
     code, text = printed(on_batch=noted_in(decisions))

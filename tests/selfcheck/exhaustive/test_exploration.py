@@ -5,7 +5,7 @@ import pytest
 
 from refold.events.session import commands
 from refold.events.session import react as session_decisions
-from refold.events.session.events import RunFailed, SessionEvent
+from refold.events.session.events import RunFailed, RunFailureKind
 from refold.events.session.state import Run, SessionState
 from tests.selfcheck.exhaustive import exploration
 from tests.selfcheck.exhaustive.enabled_commands import TOOL_NAMES
@@ -39,7 +39,7 @@ def test_a_larger_scope_has_more_states() -> None:
 def test_a_fault_is_shown_with_the_fewest_commands_that_lead_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     right = session_decisions._no_further_turn
 
-    def one_early(state: SessionState, run: Run) -> SessionEvent | None:
+    def one_early(state: SessionState, run: Run) -> tuple[RunFailureKind, str] | None:
         more = int(run.empty_answers > 0)
         run.empty_answers += more
         try:

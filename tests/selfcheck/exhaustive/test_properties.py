@@ -1,5 +1,6 @@
 """What a observed remembers of a log, and that promises are judged from the log alone."""
 
+import msgspec
 import pytest
 
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT, ErrorKind, Message, TextBlock, ToolUseBlock
@@ -7,11 +8,11 @@ from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.configuration import CodeIdentity
 from refold.events.model.messages import RequestReference
 from refold.events.session import events as ev
-from refold.events.session.react import CallModel
+from refold.events.session.react import CallModel, RunTool
 from tests.selfcheck.exhaustive.log_reader import ObservedSession
 from tests.selfcheck.exhaustive.properties import Properties
 from tests.selfcheck.exhaustive.rules import Rule
-from tests.selfcheck.exhaustive.scope import AGENT, SESSION, Scope, configuration
+from tests.selfcheck.exhaustive.scope import AGENT, EDITED, SESSION, Scope, configuration
 
 CONFIGURATION = configuration(Scope(name="two turns"))
 CODE = CodeIdentity(refold="0.1.0", core=1)
@@ -155,6 +156,21 @@ def test_an_ordinary_run_breaks_nothing() -> None:
             ],
         ),
         ("OUTCOME", [(ev.InputQueued(content=DONE, joins=RUN),), (FINAL, COMPLETED)]),
+        (
+            "APPROVAL",
+            [
+                (answered("pay"), asked(FIRST)),
+                (ev.ToolApprovalDecided(call=FIRST, allowed=True, always=True, input={}),),
+            ],
+        ),
+        (
+            "APPROVAL",
+            [
+                (answered("pay"), asked(FIRST)),
+                (ev.ToolApprovalDecided(call=FIRST, allowed=True, input=EDITED), started(FIRST)),
+                (RESUMED, asked(FIRST)),
+            ],
+        ),
     ],
 )
 def test_a_log_that_breaks_a_promise_is_found(rule: Rule, batches: list[tuple[ev.SessionEvent, ...]]) -> None:
@@ -167,6 +183,17 @@ def test_pending_work_is_compared_with_what_the_log_has_begun() -> None:
         promises.read(observed, batch)
     effect = CallModel(key="model:5", causation=5, correlation=3, turn=1)
     assert [finding.rule for finding in promises.judge_work(observed, [effect])] == ["INV7"]  # The deadline is missing.
+
+
+def test_a_call_runs_with_the_arguments_that_a_person_decided_on() -> None:
+    promises, observed = Properties(CONFIGURATION), ObservedSession()
+    allowed = (ev.ToolApprovalDecided(call=FIRST, allowed=True, input=EDITED), started(FIRST))
+    for batch in (*BEGUN, (answered("pay"), asked(FIRST)), allowed):
+        assert promises.read(observed, batch) == []
+    effect = RunTool(key=f"tool:{FIRST}", causation=9, correlation=3, call=FIRST, name="pay", input={})
+    rules = [finding.rule for finding in promises.judge_work(observed, [effect])]
+    edited = [msgspec.structs.replace(effect, input=EDITED)]
+    assert (rules, promises.judge_work(observed, edited)[0].rule) == (["INV7", "APPROVAL"], "INV7")  # As to its time.
 
 
 def test_a_history_is_compared_with_what_the_batch_adds_to_it() -> None:

@@ -14,14 +14,14 @@ import msgspec
 
 from refold.events.core.errors import CommandRejected, RefoldError
 from refold.events.core.ids import StreamName
-from refold.events.core.pure_core import Recorded, WaitUntil, plan, replan
+from refold.events.core.pure_core import Recorded, WaitUntil, content_digest, plan, replan
 from refold.events.core.records import StoredEvent
 from refold.events.session import commands
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.react import AskPerson, CallModel, RunTool, pending
-from refold.events.session.state import SessionState, awaits_step, calls_awaiting_answer, content_digest
+from refold.events.session.state import SessionState, awaits_step, calls_awaiting_answer
 from tests.selfcheck.exhaustive.canonical_state import canonical_key
 from tests.selfcheck.exhaustive.enabled_commands import DONE, TOOL_NAMES, Move, final_answer
 from tests.selfcheck.exhaustive.log_reader import ObservedKey, ObservedSession, written
@@ -165,8 +165,8 @@ class Trials:
                 repeated = ObservedKey("send", written(content), 0)
             case commands.CancelRun(key=str() as key, run=run):
                 repeated = ObservedKey("cancel", written(run), 0)
-            case commands.DecideApproval(key=str() as key, call=call, allowed=allowed, always=always):
-                repeated = ObservedKey("decide", written((call, allowed, always)), 0)
+            case commands.DecideApproval(key=str() as key, call=call, allowed=allowed, always=always, input=given):
+                repeated = ObservedKey("decide", written((call, allowed, always, given)), 0)
             case commands.ClearHistory(key=str() as key):
                 repeated = ObservedKey("clear", written(None), 0)
             case commands.ImportHistory(key=str() as key, messages=messages):
@@ -235,7 +235,7 @@ def ordinary_command(state: SessionState) -> commands.SessionCommand | None:
             call = calls_awaiting_answer(state)[0]
             return commands.AnswerQuestion(call=call.id, number=len(call.answers) + 1, answer="x")
         if isinstance(effect, WaitUntil) and effect.key.partition(":")[0] in ("retry", "input"):
-            return commands.RecordTimer(timer=effect.key)
+            return ev.TimerFired(timer=effect.key)
     return commands.AllowTurn() if state.run is not None and awaits_step(state.run) else None
 
 

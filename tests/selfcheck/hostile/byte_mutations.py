@@ -8,9 +8,8 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from refold.stores.sqlite.file import PAGE_BYTES
 from tests.selfcheck.hostile.event_mutations import EVENT_MUTATIONS
-
-PAGE_BYTES = 4096
 
 ChangeFile = Callable[[Path, random.Random], None]
 

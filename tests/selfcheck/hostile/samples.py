@@ -141,6 +141,8 @@ async def _remember(agent: Agent) -> None:
     assert agent.graph is not None
     await agent.memory.add_episode("agent", "Anna lives in Lisbon", importance=0.9)
     await agent.semantic.put("rain", "falls from clouds", tags=["weather"])
+    facts = [refold.NewEntry(f"k{number}", f"fact {number}", (), [1.0, *[number] * 99]) for number in range(4)]
+    await agent.semantic.put_many(facts)  # In a block.
     await agent.working_memory.set("place", "Lisbon")
     await agent.graph.add_entity("anna", "person")
     await agent.graph.add_entity("lisbon", "city")

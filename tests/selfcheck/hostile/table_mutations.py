@@ -161,13 +161,13 @@ def _repeat_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
     connection.execute(
         """
         INSERT INTO events (stream, version, batch, at, data, correlation, causation, chain, pending)
-        SELECT stream, version - batch + ?2, ?2, at, data, correlation, causation, chain, pending
-        FROM events WHERE stream = ?1 AND batch = ?3
+        SELECT stream, version - batch + ?, ?, at, data, correlation, causation, chain, pending
+        FROM events WHERE stream = ? AND batch = ?
         """,
-        (stream, last + 1, batch),
+        (last + 1, last + 1, stream, batch),
     )
     connection.execute(
-        "UPDATE streams SET version = (SELECT max(version) FROM events WHERE stream = ?1) WHERE id = ?1", (stream,)
+        "UPDATE streams SET version = (SELECT max(version) FROM events WHERE stream = ?) WHERE id = ?", (stream, stream)
     )
 
 

@@ -22,7 +22,9 @@ from refold import AgentRuntime
 from refold.actors.calls.protocols import Provider
 from refold.actors.kernel.clock import ManualClock
 from refold.actors.kernel.supervision import ActorFailure
-from refold.commands.look import check, export, import_log, metrics, replay, sessions, show, stats, tail
+from refold.agents.agent import Agent
+from refold.commands.look import check, export, import_log, replay, sessions, show, tail
+from refold.commands.measure import metrics, stats, trace
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import RefoldError
 from refold.events.model.messages import ModelRequest, ModelResponse
@@ -44,6 +46,7 @@ COMMANDS: Mapping[str, Callable[..., object]] = {
     "show": show.show,
     "stats": stats.stats,
     "tail": tail.tail,
+    "trace": trace.trace,
 }
 """The commands of `refold` that only look at a log, or make another of it."""
 
@@ -125,6 +128,8 @@ def _ways(log: Path, sessions: Sequence[str], chance: random.Random) -> list[tup
         ("metrics", {"as_json": True}),
         ("tail", {"follow": False, "number": 500}),
         ("tail", {"follow": False, "number": 500, "as_json": True}),
+        ("trace", {}),
+        ("trace", {"session": session, "content": True, "as_json": True}),
         ("export", {}),
         ("export", {"session": [session]}),
         ("show", {"session": session}),
@@ -135,6 +140,7 @@ def _ways(log: Path, sessions: Sequence[str], chance: random.Random) -> list[tup
         ("show", {"session": session, "at": version}),
         ("show", {"session": session, "request": version}),
         ("show", {"session": session, "request": version, "as_json": True}),
+        ("show", {"session": session, "html": log.with_name("page.html")}),
         ("show", {"session": chance.choice(("breaker/weather", "memory/main", "graph/main", "tool/pay"))}),
         ("check", {"as_json": True}),
         ("replay", {"session": session}),
@@ -226,6 +232,7 @@ class _Trial:
         )
         await self._in_time(runtime.open(), "open", clock)
         try:
+            await self._in_time(self._ask(agent), "find a fact", clock)
             for name in (*sessions, "new"):
                 await self._in_time(self._speak(runtime, clock, name), "answer", clock)
         finally:
@@ -240,6 +247,15 @@ class _Trial:
             doing.cancel()
             return
         doing.result()
+
+    async def _ask(self, agent: Agent) -> None:
+        """Ask for facts, whose embeddings lie in a block."""
+        assert agent.semantic is not None
+        try:
+            await agent.semantic.similar([1.0] * 100)
+            await agent.semantic.by_tags()
+        except RefoldError:
+            self._refusals += 1
 
     async def _speak(self, runtime: AgentRuntime, clock: ManualClock, name: str) -> None:
         """Say something, and cancel it where it does not end by itself; what Refold refuses is as good."""

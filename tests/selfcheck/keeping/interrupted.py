@@ -1,8 +1,9 @@
-"""What is done to a whole log, interrupted at every moment: by SIGKILL, by a full disk, and by cancellation.
+"""What is done to a whole log, or a session of it, interrupted: by SIGKILL, by a full disk, and by cancellation.
 
 A work is done in a forked child, which dies at the nth moment of a kind: before an SQL statement, before SQLite writes,
 syncs, cuts or deletes a file, or before Python opens, renames or removes one. Then the log is looked at as a restart
-finds it: it is sound, and each session is there, whole, or is deleted, with all that belongs to it. The same work is
+finds it: it is sound, and each session is there, whole, or is deleted, with all that belongs to it; a fork, and what
+takes a conversation back, is there whole or not at all. The same work is
 done once more, and must complete what was begun; nothing of what is deleted is in any file then but archives.
 """
 
@@ -22,6 +23,8 @@ from refold.events.core.errors import PersistenceError
 from refold.events.core.records import StoredEvent
 from refold.inspection.check import check_log
 from refold.keeping import compact, delete_session, retain
+from refold.remote.client import give
+from refold.remote.rows import InboxCommand, InboxFork, InboxRewind
 from refold.scenarios.world import sqlite_shim
 from refold.scenarios.world.sqlite_shim import FileOperation, SQLiteShim
 from refold.stores import SQLiteStore
@@ -45,6 +48,12 @@ class Work(NamedTuple):
     do: Do
     deleted: tuple[str, ...]
     archived: bool = False
+    made: str = ""
+    """The stream that has one event more once it is done, behind those of `session/alice`; empty = none has."""
+
+
+def _given(command: InboxCommand) -> Do:
+    return lambda folder: give(folder / LOG, "alice", command, key="k")
 
 
 WORKS: Final[Mapping[str, Work]] = {
@@ -52,6 +61,8 @@ WORKS: Final[Mapping[str, Work]] = {
     "retain": Work(lambda folder: retain(folder / LOG, timedelta(0)), SESSIONS),
     "archive": Work(lambda folder: retain(folder / LOG, timedelta(0), archive=folder / ARCHIVES), SESSIONS, True),
     "compact": Work(lambda folder: compact(folder / LOG), ()),
+    "fork": Work(_given(InboxFork(name="dora", model="other")), (), made="session/dora"),
+    "rewind": Work(_given(InboxRewind()), (), made="session/alice"),
 }
 
 CASES: Final = [
@@ -96,8 +107,9 @@ def full_disk_at(original: Original, folder: Path, work: Work, nth: int) -> bool
             asyncio.run(_run(work.do, folder))
         except PersistenceError:
             told = True
-    assert told or not disk.failed
-    _check(original, folder, work, done=not disk.failed)
+    # A fork that is there is done, also where what follows, such as emptying the WAL, is not.
+    assert told or not disk.failed or work.made
+    _check(original, folder, work, done=not told)
     _done_again(original, folder, work)
     return bool(disk.failed)
 
@@ -148,7 +160,15 @@ def _check(original: Original, folder: Path, work: Work, *, done: bool) -> None:
     report = asyncio.run(check_log(log))
     assert report.problems == ()
     assert asyncio.run(_damage(log)) == []
-    now = asyncio.run(_streams(log))
+    now = dict(asyncio.run(_streams(log)))
+    before = original.streams["session/alice"]
+    made = now.pop(work.made, None)
+    assert made is not None or not (work.made and done)
+    if made is not None:
+        assert made[: len(before)] == before
+        assert len(made) == len(before) + 1 or (made == before and not done)
+        now["session/alice"] = before
+    assert now.get("session/alice") == before or "alice" in work.deleted
     assert all(original.streams[stream] == events for stream, events in now.items())
     gone = original.streams.keys() - now.keys()
     assert gone <= set(report.deleted_streams)

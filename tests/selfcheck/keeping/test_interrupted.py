@@ -22,15 +22,15 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Original:
     return original(tmp_path_factory.mktemp("keeping") / "original")
 
 
+@pytest.mark.parametrize("share", [1 / 3, pytest.param(2 / 3, marks=pytest.mark.slow)], ids=["early", "late"])
 @pytest.mark.parametrize(("name", "moment"), CASES)
 def test_kill_9_leaves_whole_sessions_and_the_next_call_completes_it(
-    log: Original, tmp_path: Path, name: str, moment: Moment
+    log: Original, tmp_path: Path, name: str, moment: Moment, share: float
 ) -> None:
     work, folder = WORKS[name], tmp_path / "log"
     count = moments_of(log, folder, work, moment)
     assert count > 3
-    for nth in (count // 3, 2 * count // 3 + 1):
-        killed_at(log, folder, work, moment, nth)
+    killed_at(log, folder, work, moment, round(share * count))
 
 
 @pytest.mark.parametrize("name", WORKS)

@@ -2,9 +2,8 @@
 
 A writer is forked, writes as fast as it can, and says in a pipe what was acknowledged to it; after a drawn time it is
 killed with SIGKILL, which no code of ours can notice. Then the log is opened as a restart would do it, looked through,
-and the next writer goes on with it. One kind of writer appends to several streams at once through a journal; the other
-is a whole runtime with an agent that calls a tool, and its callers repeat under the same key what they got no answer
-to.
+and the next writer goes on with it. A writer appends to several streams at once through a journal; whole runtimes are
+killed in `tests/conformance/killed_process`.
 """
 
 import asyncio
@@ -19,24 +18,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
-
 from refold.actors.journal import Journal
-from refold.agent_runtime import AgentRuntime
-from refold.agents.agent import Agent
-from refold.events.core.content import TextBlock
 from refold.events.core.errors import PersistenceError
-from refold.events.core.ids import stream_name
 from refold.events.core.records import first_chain, next_chain
-from refold.events.model.configuration import AgentConfig
-from refold.events.model.messages import ModelRequest, ModelResponse, ToolUse
-from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import InputQueued, RunCompleted
 from refold.inspection.check import check_log
-from refold.sessions.outcome import Completed
 from refold.stores.sample_batches import batch
 from refold.stores.sqlite.store import SQLiteStore
-from refold.tools.tool import tool
 from tests.selfcheck.storage.disk_errors import empty
 from tests.selfcheck.storage.recording import LOG_NAME
 from tests.selfcheck.storage.tally import Tally
@@ -53,10 +40,8 @@ WRITING_S: Final = 0.05
 FIRST_WORD_S: Final = 20.0
 """Longest wait for that."""
 
-SESSIONS: Final = ("alice", "bob", "carol")
-
 Say: TypeAlias = Callable[[str, int], None]
-"""Says in the pipe what was acknowledged of what: the version of a stream, or the number of answers of a session."""
+"""Says in the pipe what was acknowledged: the version of a stream."""
 
 
 class Writer(NamedTuple):
@@ -64,20 +49,19 @@ class Writer(NamedTuple):
 
     name: str
     write: Callable[[Path, Mapping[str, int], Say], Coroutine[None, None, None]]
-    """Writes to a log for ever; it is given how much of everything is there already."""
+    """Writes to a log for ever; it is given the versions of the streams that are there already."""
     find: Callable[[Path], Coroutine[None, None, tuple[Counter[str], str]]]
-    """Returns how much of everything is there, and what is wrong with the log; empty if nothing is."""
+    """Returns the versions of the streams, and what is wrong with the log; empty if nothing is."""
 
 
 class KillTally(Tally, kw_only=True):
     """What was found."""
 
     kills: int = 0
-    by_writer: Counter[str] = msgspec.field(default_factory=Counter[str])
     silent: int = 0
     """Writers that were killed before anything had been acknowledged to them."""
     acknowledged: int = 0
-    """Events that had been acknowledged to the writers of streams, and answers to those of sessions."""
+    """Events that had been acknowledged."""
     lost: int = 0
     """How many of those were missing."""
     beyond: int = 0
@@ -96,7 +80,6 @@ def kill_writers(folder: Path, *, seed: int, kills: int, writer: Writer) -> Kill
             there = Counter()
         said = _killed(writer, log, there, chance)
         tally.kills += 1
-        tally.by_writer[writer.name] += 1
         tally.silent += not said
         where = f"seed {seed}, {writer.name} {number + 1}"
         try:
@@ -202,55 +185,4 @@ def _batch_size(version: int) -> int:
     return 1 + version % 3
 
 
-class _Clerk:
-    """A model that calls the tool once for each input and then answers."""
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        last = request.messages[-1].content[-1]
-        if isinstance(last, TextBlock):
-            return ModelResponse(content=(ToolUse(name="stamp", input={"text": last.text}),), stop_reason="tool_use")
-        return ModelResponse(content=(TextBlock(text="stamped"),), stop_reason="end_turn")
-
-
-@tool(tier="observe", effect="pure")
-async def stamp(text: str) -> str:
-    """Put a stamp on a paper."""
-    return f"{text}: stamped"
-
-
-async def write_sessions(log: Path, there: Mapping[str, int], say: Say) -> None:
-    """Talk to all sessions at once, for ever; what may have been answered before is asked again under its key."""
-    agent = Agent(name="clerk", config=AgentConfig(model="none"), provider=_Clerk(), tools=(stamp,))
-    async with AgentRuntime(agent, log=log) as runtime:
-
-        async def talk(name: str) -> None:
-            session = await runtime.session(name)
-            number = there.get(name, 0)
-            while True:
-                result = await session.send(f"paper {number}", key=f"{name}-{number}")
-                if not isinstance(result.outcome, Completed):
-                    raise TypeError(f"{name} was told {result.outcome}")
-                number += 1
-                say(name, number)
-
-        await asyncio.gather(*map(talk, SESSIONS))
-
-
-async def found_sessions(log: Path) -> tuple[Counter[str], str]:
-    """Return the number of answers in each session of a log, and what is wrong with them."""
-    found: Counter[str] = Counter()
-    async with await SQLiteStore.open(log) as store:
-        report = await check_log(store)
-        if report.problems_found:
-            return found, f"`check_log` says: {report.problems[0]}"
-        for name in SESSIONS:
-            events = SESSION_CODEC.recorded(await store.read_stream(stream_name(SESSION_KIND, name)))
-            keys = [recorded.event.key for recorded in events if isinstance(recorded.event, InputQueued)]
-            found[name] = sum(isinstance(recorded.event, RunCompleted) for recorded in events)
-            if keys != [f"{name}-{number}" for number in range(len(keys))] or len(keys) - found[name] not in (0, 1):
-                return found, f"session {name!r} has {found[name]} answers and the inputs {keys}"
-    return found, ""
-
-
 STORE_WRITER: Final = Writer("store", write_streams, found_streams)
-RUNTIME_WRITER: Final = Writer("runtime", write_sessions, found_sessions)

@@ -194,7 +194,7 @@ def as_text(report: StorageReport) -> Iterator[str]:
     if kills.kills:
         yield (
             f"kill -9: {kills.kills:,} processes in {report.kill_seconds:,.1f} s ({kills.silent:,} before the first "
-            f"acknowledgement); {kills.acknowledged:,} events and answers acknowledged, {kills.lost:,} lost; "
+            f"acknowledgement); {kills.acknowledged:,} events acknowledged, {kills.lost:,} lost; "
             f"after {kills.beyond:,} more was there than was acknowledged"
         )
     yield ""

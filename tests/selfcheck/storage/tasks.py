@@ -14,7 +14,7 @@ import msgspec
 from refold.events.core.errors import ConfigError
 from refold.stores.sqlite.file import Durability
 from tests.selfcheck.storage.disk_errors import DiskErrorRun, ErrorTally, disk_errors, empty
-from tests.selfcheck.storage.killed_writers import KILLS_PER_LOG, RUNTIME_WRITER, STORE_WRITER, kill_writers
+from tests.selfcheck.storage.killed_writers import KILLS_PER_LOG, STORE_WRITER, kill_writers
 from tests.selfcheck.storage.lost_fsync import SYNCS, TIMES, rehearse_lost_syncs
 from tests.selfcheck.storage.power_loss import fast_folder
 from tests.selfcheck.storage.power_loss_images import REOPEN_ONE_IN, PowerLossResult, rehearse_power_loss
@@ -104,16 +104,12 @@ class KillWriters(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     kills: int
-    runtime: bool
-    """Whether they are whole runtimes."""
 
     def run(self, into: StorageFindings) -> None:
         """Do it, and put what was found where it belongs."""
-        writer = RUNTIME_WRITER if self.runtime else STORE_WRITER
         with fast_folder() as folder:
-            found = kill_writers(folder, seed=self.seed, kills=self.kills, writer=writer)
-        words = "kills", self.seed, self.kills, "runtime" if self.runtime else "store"
-        found.problems = [problem + again(*words) for problem in found.problems]
+            found = kill_writers(folder, seed=self.seed, kills=self.kills, writer=STORE_WRITER)
+        found.problems = [problem + again("kills", self.seed, self.kills) for problem in found.problems]
         into.kills.add(found)
 
 
@@ -144,11 +140,9 @@ def error_tasks(errors: int, seed: int) -> Iterator[Task]:
 
 
 def kill_tasks(kills: int, seed: int) -> Iterator[Task]:
-    """Yield what kills so many writers, one in four a whole runtime."""
-    runtimes = kills // 4
-    for runtime, count in ((False, kills - runtimes), (True, runtimes)):
-        for first in range(0, count, KILLS_PER_LOG):
-            yield KillWriters(seed=seed + first, kills=min(KILLS_PER_LOG, count - first), runtime=runtime)
+    """Yield what kills so many writers."""
+    for first in range(0, kills, KILLS_PER_LOG):
+        yield KillWriters(seed=seed + first, kills=min(KILLS_PER_LOG, kills - first))
 
 
 def task_again(words: str) -> Task:
@@ -165,8 +159,8 @@ def task_again(words: str) -> Task:
             return FailDisk(seed=int(seed), first=int(number), count=1)
         case ["syncs", seed, number] if seed.isdecimal() and number.isdecimal():
             return LoseSyncs(seed=int(seed), number=int(number))
-        case ["kills", seed, kills, "store" | "runtime" as writer] if seed.isdecimal() and kills.isdecimal():
-            return KillWriters(seed=int(seed), kills=int(kills), runtime=writer == "runtime")
+        case ["kills", seed, kills] if seed.isdecimal() and kills.isdecimal():
+            return KillWriters(seed=int(seed), kills=int(kills))
         case _:
             raise ConfigError(
                 f"{words!r} names no piece of the rehearsal; take the words from a problem, as 'power 86 44'"

@@ -7,8 +7,6 @@ from pathlib import Path
 from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
 from tests.selfcheck.storage.killed_writers import (
-    KILLS_PER_LOG,
-    RUNTIME_WRITER,
     STORE_WRITER,
     Say,
     Writer,
@@ -22,12 +20,6 @@ def test_kill_9_of_writers_of_streams_loses_nothing_acknowledged(tmp_path: Path)
     assert (tally.kills, tally.lost, tally.broken, tally.problems) == (4, 0, {}, [])
     assert tally.acknowledged > 0
     assert tally.silent < 4
-
-
-def test_kill_9_of_whole_runtimes_loses_no_answer_and_asks_nothing_twice(tmp_path: Path) -> None:
-    tally = kill_writers(tmp_path, seed=1, kills=3, writer=RUNTIME_WRITER)
-    assert (tally.kills, tally.lost, tally.broken, tally.problems) == (3, 0, {}, [])
-    assert tally.acknowledged > 0
 
 
 async def acknowledge_first(log: Path, there: Mapping[str, int], say: Say) -> None:
@@ -55,7 +47,3 @@ def test_an_acknowledgement_before_the_append_is_found(tmp_path: Path) -> None:
 def test_a_log_with_something_else_than_was_appended_is_found(tmp_path: Path) -> None:
     tally = kill_writers(tmp_path, seed=2, kills=1, writer=Writer("other", write_something_else, found_streams))
     assert tally.broken["clean"] == 1
-
-
-def test_each_log_has_several_lives() -> None:
-    assert KILLS_PER_LOG > 1

@@ -78,7 +78,6 @@ def test_what_is_done_follows_from_what_is_wanted() -> None:
     assert {task.seed for task in faults} == {7, 8}
     kills = [task for task in tasks.kill_tasks(41, 7) if isinstance(task, tasks.KillWriters)]
     assert sum(task.kills for task in kills) == 41
-    assert sum(task.kills for task in kills if task.runtime) == 10
     assert [list(tasks.power_tasks(0, 1)), list(tasks.error_tasks(0, 1)), list(tasks.kill_tasks(0, 1))] == [[], [], []]
 
 
@@ -107,14 +106,14 @@ def test_a_problem_is_met_again_by_the_words_that_it_ends_with() -> None:
         ("lying 1 2", tasks.CutPower(seed=1, share=1.0, syncs=False, only=2)),
         ("errors 3 120", tasks.FailDisk(seed=3, first=120, count=1)),
         ("syncs 3 12", tasks.LoseSyncs(seed=3, number=12)),
-        ("kills 7 25 runtime", tasks.KillWriters(seed=7, kills=25, runtime=True)),
+        ("kills 7 25", tasks.KillWriters(seed=7, kills=25)),
     ],
 )
 def test_words_name_one_piece(words: str, task: object) -> None:
     assert tasks.task_again(words) == task
 
 
-@pytest.mark.parametrize("words", ["", "power 86", "power x 1", "power 1 -1", "kills 7 25", "sleep 1 2"])
+@pytest.mark.parametrize("words", ["", "power 86", "power x 1", "power 1 -1", "kills 7", "sleep 1 2"])
 def test_other_words_name_none(words: str) -> None:
     with pytest.raises(ConfigError, match="names no piece of the rehearsal"):
         tasks.task_again(words)

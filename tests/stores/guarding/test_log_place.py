@@ -12,9 +12,9 @@ import pytest
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.records import Snapshot
 from refold.stores import SQLiteStore, batch
-from refold.stores.guarding.acknowledged import HEAD_SUFFIX
-from refold.stores.guarding.wal import committed_frames
+from refold.stores.guarding.log_place import HEAD_SUFFIX, committed_frames
 from refold.stores.sample_batches import payload
+from refold.stores.sqlite.file import PAGE_BYTES
 
 
 def wal(log: Path) -> Path:
@@ -186,7 +186,7 @@ async def test_frames_are_those_that_sqlite_takes(log: Path) -> None:
     assert frames[-1].ends_transaction
     pages = {frame.page: frame.content for frame in frames}
     main = content(log)
-    assert all(main[(page - 1) * 4096 : page * 4096] == written for page, written in pages.items())
+    assert all(main[(page - 1) * PAGE_BYTES : page * PAGE_BYTES] == written for page, written in pages.items())
     assert list(committed_frames(data[:-1])) == frames[: len(list(committed_frames(data[:-1])))]
     assert not list(committed_frames(b"x" + data[1:]))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.stores.guarding.wal import WalCut, WalWatch
+from refold.stores.guarding.log_place import WalCut, WalWatch
 
 
 def wal_after(folder: Path, name: str, before: Path | None, *pages: int) -> Path:

@@ -22,7 +22,7 @@ from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, Per
 from refold.events.core.records import Snapshot
 from refold.stores import SQLiteStore, log_owner
 from refold.stores.sample_batches import batch, expected_events, payload
-from refold.stores.sqlite.file import APPLICATION_ID, FORMAT_VERSION, known_fault, prepare_for_writing
+from refold.stores.sqlite.file import APPLICATION_ID, FORMAT_VERSION, PAGE_BYTES, known_fault, prepare_for_writing
 from tests.stores.conftest import unprivileged
 
 
@@ -117,7 +117,7 @@ async def test_a_damaged_page_is_an_error_that_names_the_stream(log: Path) -> No
     await make_log(log, events=5000)
     with log.open("r+b") as file:
         file.seek(log.stat().st_size // 2)
-        file.write(b"\xab" * 8192)
+        file.write(b"\xab" * 2 * PAGE_BYTES)
     async with await SQLiteStore.open(log, read_only=True) as store:
         with pytest.raises(LogFormatError, match="session/a"):
             await store.read_stream("session/a")
@@ -219,6 +219,39 @@ async def test_a_row_that_refold_did_not_write_is_an_error_that_names_the_log_an
     if what == "end":
         with pytest.raises(LogFormatError, match=r"streams\.(version|chain|pending); `refold check .*`refold repair"):
             await SQLiteStore.open(log)
+
+
+@pytest.mark.parametrize("damage", ["data = zeroblob(20000)", "data = x''", "data = data", None])
+async def test_a_payload_whose_bytes_are_damaged_is_whole_once_it_is_given_again(
+    log: Path, damage: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, other = payload(b"x" * 20_000), payload(b"prompt")
+    async with await SQLiteStore.open(log) as store:
+        await store.append([batch("session/a", 0)], kept | other)
+    where = f"WHERE hash = '{next(iter(kept))}'"
+    change(log, f"UPDATE payloads SET {damage} {where}" if damage else f"DELETE FROM payloads {where}")
+    async with await SQLiteStore.open(log) as store:
+        await store.append([batch("session/a", 1)], kept | other | payload(b"new"))
+        assert await store.read_payloads([*kept, *other]) == kept | other
+    assert caplog.messages.count(f"{log}: 1 damaged payloads were given again and are written anew") == (
+        damage not in ("data = data", None)
+    )
+
+
+async def test_a_payload_that_cannot_be_compared_with_what_is_there_is_refused_and_nothing_else(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = payload(b"x" * 3 * PAGE_BYTES)
+    async with await SQLiteStore.open(log) as store:
+        await store.append([batch("session/a", 0)], kept)
+    content = log.read_bytes()
+    page = content.find(b"x" * (PAGE_BYTES - 4)) // PAGE_BYTES
+    log.write_bytes(b"".join([content[: page * PAGE_BYTES], bytes(PAGE_BYTES), content[(page + 1) * PAGE_BYTES :]]))
+    monkeypatch.setattr("refold.stores.sqlite.file.LOOK_PAGES_MAX", 0)  # As of a large log.
+    async with await SQLiteStore.open(log) as store:
+        with pytest.raises(LogFormatError, match=r"the append .* failed: the file is damaged"):
+            await store.append([batch("session/a", 1)], kept)
+        await store.append([batch("session/a", 1)], payload(b"other"))
 
 
 @pytest.mark.parametrize(
@@ -442,7 +475,8 @@ async def test_the_connection_that_writes_says_how_in_every_pragma(
             "secure_delete": 1,
             "foreign_keys": 0,
             "busy_timeout": 5000,
-            "wal_autocheckpoint": 1000,
+            "wal_autocheckpoint": 4 * 1024 * 1024 // PAGE_BYTES,
+            "page_size": PAGE_BYTES,
             "journal_size_limit": 64 * 1024 * 1024,
         }
         found = {pragma: connection.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in expected}
@@ -520,11 +554,11 @@ async def test_a_log_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 def first_page_lost(log: Path) -> None:
     with log.open("r+b") as file:
-        file.write(bytes(range(256)) * 16)
+        file.write(bytes(PAGE_BYTES))
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda log: os.truncate(log, 64 * 1024), first_page_lost], ids=["cut", "first page"]
+    "damage", [lambda log: os.truncate(log, 16 * PAGE_BYTES), first_page_lost], ids=["cut", "first page"]
 )
 async def test_a_log_whose_owner_died_in_a_checkpoint_is_ours_all_the_same(
     tmp_path: Path, log: Path, damage: Callable[[Path], None]

@@ -367,3 +367,13 @@ async def test_an_inbox_of_a_third_user_is_refused(inbox: InboxFile) -> None:
             os.seteuid(NOBODY)
             with pytest.raises(PersistenceError, match="belongs to another user"):
                 await there.sessions_waiting()
+
+
+async def test_rows_of_sessions_are_forgotten_but_those_whose_command_or_outcome_is_kept(inbox: InboxFile) -> None:
+    deleting, deleted = await add(inbox, key="a", command=b"delete"), await add(inbox, key="b", command=b"delete")
+    said, done = await add(inbox, key="c", command=b"say"), await add(inbox, key="d", command=b"say")
+    other = await add(inbox, session="t", command=b"say")
+    for name, outcome in ((deleted, b"deleted"), (done, b"done")):
+        await inbox.finish(name, outcome, 2)
+    assert await inbox.forget(["s"], kept=b"delete") == 2
+    assert set(await inbox.rows([deleting, deleted, said, done, other])) == {deleting, deleted, other}

@@ -5,6 +5,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,15 @@ async def main():
         sys.stdin.read()
 
 asyncio.run(main())
+"""
+
+EMPTYING = """
+import fcntl, sys
+
+with open(sys.argv[1], "r+b") as index:
+    fcntl.lockf(index, fcntl.LOCK_EX, 2, 120)  # WAL_WRITE_LOCK and WAL_CKPT_LOCK: https://sqlite.org/walformat.html
+    print("locked", flush=True)
+    sys.stdin.read()
 """
 
 FORKING = """
@@ -210,6 +220,37 @@ async def test_an_owner_whose_lock_file_was_removed_writes_nothing_beside_the_ne
         await owner.append([batch("session/a", 2)])
 
 
+@pytest.mark.parametrize("knows", [False, True])
+async def test_an_owner_that_closes_leaves_the_wal_of_the_next_one_alone(log: Path, knows: bool) -> None:
+    stale = await SQLiteStore.open(log)
+    await stale.append([batch("session/a", 0)])
+    log.with_name(f"{log.name}.lock").unlink()
+    async with await SQLiteStore.open(log) as owner:
+        await owner.append([batch("session/a", 1)])
+        if knows:
+            with pytest.raises(LogInUse):
+                await stale.append([batch("session/a", 2)])
+        wal = log.with_name(f"{log.name}-wal").read_bytes()
+        await stale.close()
+        assert wal == log.with_name(f"{log.name}-wal").read_bytes() != b""  # It may be about to write there.
+        await owner.append([batch("session/a", 2)])
+        assert len(await owner.read_all()) == 3
+
+
+async def test_an_owner_who_cannot_look_at_the_lock_file_says_so_and_leaves_nothing_open(log: Path) -> None:
+    stale = await SQLiteStore.open(log)
+    await stale.append([batch("session/a", 0)])
+    lock = log.with_name(f"{log.name}.lock")
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(PersistenceError, match=r"events\.db\.lock is not a regular file"):
+        await stale.close()
+    assert not [thread for thread in threading.enumerate() if str(log) in thread.name]
+    lock.rmdir()
+    async with await SQLiteStore.open(log) as owner:
+        assert len(await owner.read_all()) == 1
+
+
 async def test_a_lock_file_that_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "events.db.lock").mkdir()
     with pytest.raises(PersistenceError, match=r"events\.db\.lock"):
@@ -275,3 +316,32 @@ async def test_a_log_that_this_process_has_open_is_said_to_be_its_own(tmp_path: 
         with pytest.raises(LogInUse) as refusal:
             await SQLiteStore.open(tmp_path / "other.db", wait_for_log_s=0)
         assert not hasattr(refusal.value, "__notes__")
+
+
+async def test_a_former_owner_is_told_that_the_log_is_in_use_where_the_next_one_has_emptied_the_wal(log: Path) -> None:
+    async with await SQLiteStore.open(log) as former:
+        await former.append([batch("session/a", 0)])
+        log.with_name(f"{log.name}.lock").unlink()
+        async with await SQLiteStore.open(log) as owner:
+            assert await owner.empty_wal()
+            await owner.append([batch("session/a", 1)])
+            for _ in range(2):
+                with pytest.raises(LogInUse):
+                    await former.append([batch("session/a", 2)])
+            await owner.append([batch("session/a", 2)])
+
+
+async def test_an_owner_waits_for_a_former_one_that_is_just_emptying_the_wal(log: Path) -> None:
+    async with await SQLiteStore.open(log) as store:
+        await store.append([batch("session/a", 0)])
+        assert await store.empty_wal()
+        other = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", EMPTYING, f"{log}-shm", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert other.stdout is not None
+        assert await other.stdout.readline() == b"locked\n"
+        appending = asyncio.create_task(store.append([batch("session/a", 1)]))
+        await asyncio.sleep(0.05)  # It asks how many frames there are, which is not told now, and waits.
+        await other.communicate(b"")
+        await appending
+        await store.append([batch("session/a", 2)])

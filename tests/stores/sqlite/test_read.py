@@ -53,5 +53,5 @@ async def test_a_search_reads_a_part_of_the_log_at_a_time_and_finds_what_the_who
         assert await store.streams_with(b'{"type":"test.v1","n":3') == [f"session/{number}" for number in range(5)]
         assert await store.streams_with(b'{"type":"test.v2"') == []
         assert await store.streams_with(b'{"type":"test.v1"') == [f"session/{number}" for number in range(5)]
-    found = await plan(tmp_path / "other.db", sqlite_read.STREAMS_WITH, 0, 10, b"x")
+    found = await plan(tmp_path / "other.db", sqlite_read.STREAMS_WITH, 0, 0, 10, b"x", b"x")
     assert "SEARCH events USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)" in found

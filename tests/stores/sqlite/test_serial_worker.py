@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from refold.events.core.errors import PersistenceError
-from refold.stores.sqlite.serial_worker import SerialWorker, close_worker, settled
+from refold.scenarios.world.loop import SimulatedLoop
+from refold.stores.sqlite.connection import SerialWorker, Watchdog, close_worker, settled
 
 
 def named(name: str) -> list[threading.Thread]:
@@ -126,3 +127,22 @@ async def test_a_wait_that_takes_too_long_is_over_and_the_work_goes_on() -> None
     assert not future.done()
     future.set_result(1)
     assert await settled(future) == 1
+
+
+def test_a_watchdog_tells_what_is_late_by_its_own_time_on_any_loop() -> None:
+    watchdog, told = Watchdog(), list[tuple[str, float]]()
+
+    async def work(name: str, ends: bool) -> None:
+        loop = asyncio.get_running_loop()
+        for place in range(3):
+            watchdog.begin(loop, 30.0, lambda: told.append((name, loop.time())))
+            await asyncio.sleep(20.0)
+            if ends or place < 2:
+                watchdog.end()
+        await asyncio.sleep(100.0)
+
+    for name, ends in (("in time", True), ("late", False), ("late again", False)):
+        loop = SimulatedLoop()  # The timer of the one before is never looked at again.
+        loop.run_until_complete(work(name, ends))
+        loop.close()
+    assert told == [("late", 70.0), ("late again", 70.0)]

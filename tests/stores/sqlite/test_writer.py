@@ -5,12 +5,12 @@ import contextlib
 import functools
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 
 import pytest
 
-from refold.events.core.errors import LogInUse, PersistenceError, WrongExpectedVersion
+from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StreamHead
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.guarding.log_place import LogPlace
@@ -77,10 +77,28 @@ async def versions(store: SQLiteStore | InMemoryStore) -> list[int]:
     return [event.version for event in await store.read_stream("session/a")]
 
 
-async def held(store: SQLiteStore, gate: Gate, given: EncodedBatch) -> "asyncio.Future[list[Appended]]":
+Append = Callable[[SQLiteStore, Sequence[EncodedBatch]], Coroutine[None, None, list[Appended]]]
+
+
+async def append_begun(store: SQLiteStore, batches: Sequence[EncodedBatch]) -> list[Appended]:
+    """Append as the journal does, without a coroutine of the store."""
+    told: asyncio.Future[list[Appended] | BaseException] = asyncio.get_running_loop().create_future()
+    assert store.begin_append(batches, {}, told.set_result)
+    outcome = await told
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+both_ways = pytest.mark.parametrize("append", [SQLiteStore.append, append_begun])
+
+
+async def held(
+    store: SQLiteStore, gate: Gate, given: EncodedBatch, append: Append = SQLiteStore.append
+) -> "asyncio.Future[list[Appended]]":
     """Begin an append, and return once it is held at the gate."""
     gate.closed = True
-    appending = asyncio.ensure_future(store.append([given]))
+    appending = asyncio.ensure_future(append(store, [given]))
     assert await settles(gate.reached.is_set)
     return appending
 
@@ -142,16 +160,18 @@ async def test_a_commit_that_errs_and_took_effect_is_a_success(log: Path) -> Non
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("name", ["SQLITE_IOERR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_IOERR"])
+@both_ways
 async def test_after_an_io_error_the_outcome_is_unknown_until_the_file_was_opened_anew(
-    log: Path, point: str, name: str
+    log: Path, point: str, name: str, append: Append
 ) -> None:
     fault = Fault()
     async with await SQLiteStore.open(log, fault=fault) as store:
         await store.append([batch("session/a", 0)])
         fault.arm(point, sqlite_error(name))
         with pytest.raises(PersistenceError, match=name) as failure:
-            await store.append([batch("session/a", 1)])
+            await append(store, [batch("session/a", 1)])
         assert failure.value.outcome_unknown
+        assert not store.begin_append([batch("session/a", 1)], {}, print), "the file is to be opened anew first"
         assert incarnation(log) == 1
         is_in = point == "append.committed"
         if is_in:
@@ -221,9 +241,11 @@ def with_jumping_time(test: Callable[..., Coroutine[None, None, None]]) -> Calla
     return run
 
 
-async def hang(store: SQLiteStore, gate: Gate, given: EncodedBatch) -> PersistenceError:
+async def hang(
+    store: SQLiteStore, gate: Gate, given: EncodedBatch, append: Append = SQLiteStore.append
+) -> PersistenceError:
     """Append until the gate, and wait there for too long."""
-    appending = await held(store, gate, given)
+    appending = await held(store, gate, given, append)
     gate.closed = False
     jump()
     with pytest.raises(PersistenceError, match="takes longer than") as failure:
@@ -232,14 +254,15 @@ async def hang(store: SQLiteStore, gate: Gate, given: EncodedBatch) -> Persisten
 
 
 @pytest.mark.parametrize("point", POINTS)
+@both_ways
 @with_jumping_time
 async def test_an_append_that_hangs_is_in_doubt_until_the_file_was_opened_anew(
-    log: Path, point: str, caplog: pytest.LogCaptureFixture
+    log: Path, point: str, append: Append, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate(point)
     async with await SQLiteStore.open(log, fault=gate) as store:
         await store.append([batch("session/a", 0)])
-        assert (await hang(store, gate, batch("session/a", 1))).outcome_unknown
+        assert (await hang(store, gate, batch("session/a", 1), append)).outcome_unknown
         assert await store.head("session/a") is not None, "reads go on meanwhile"
         again = asyncio.ensure_future(store.append([batch("session/a", 1)]))
         while "mode=rw takes longer" not in caplog.text:
@@ -266,17 +289,31 @@ async def test_while_something_holds_the_file_it_cannot_be_opened_anew_and_nothi
                 await reopening
             assert not failure.value.outcome_unknown
             holder.execute("ROLLBACK")
-        await once_reopened(store)
+        await store.reopen()
         await store.append([batch("session/a", 0)])
 
 
-async def once_reopened(store: SQLiteStore) -> None:
-    """Open anew, again while the opening that was given up comes through after all and lets go."""
-    for _ in range(10_000):
-        with contextlib.suppress(LogInUse):
-            await store.reopen()
-            return
-    raise AssertionError("the opening that was given up never lets go")
+@with_jumping_time
+async def test_an_opening_that_was_given_up_does_not_take_the_log_from_the_one_that_came_after(log: Path) -> None:
+    gate = Gate("opening.folder_synced")
+    async with await SQLiteStore.open(log, fault=gate) as store:
+        gate.closed = True
+        before = set(threading.enumerate())
+        given_up = asyncio.ensure_future(store.reopen())
+        assert await settles(gate.reached.is_set)
+        while not given_up.done():
+            jump()
+            await asyncio.sleep(0)
+        with pytest.raises(PersistenceError, match="takes longer than"):
+            await given_up
+        gate.closed = False
+        held_threads = set(threading.enumerate()) - before
+        await store.reopen()
+        gate.open.set()
+        assert await settles(lambda: not any(thread.is_alive() for thread in held_threads))
+        await store.append([batch("session/a", 0)])
+        await store.reopen()
+        await store.append([batch("session/a", 1)])
 
 
 @with_jumping_time
@@ -324,6 +361,38 @@ async def test_an_append_that_waits_for_its_turn_can_be_cancelled_and_is_not_beg
         gate.open.set()
         await first
         assert await versions(store) == [1]
+
+
+async def test_what_comes_while_an_append_was_begun_waits_for_it(log: Path) -> None:
+    gate = Gate("append.inserted")
+    store = await SQLiteStore.open(log, fault=gate)
+    first = await held(store, gate, batch("session/a", 0), append_begun)
+    assert not store.begin_append([batch("session/a", 1)], {}, print)
+    second = asyncio.ensure_future(store.append([batch("session/a", 1)]))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(store.close())
+    gate.closed = False
+    gate.open.set()
+    assert [place.version for (place,) in await asyncio.gather(first, second)] == [1, 2]
+    await closing
+    with pytest.raises(PersistenceError, match="closed"):
+        store.begin_append([batch("session/a", 2)], {}, print)
+
+
+def test_a_store_whose_loop_ended_in_the_middle_of_an_append_can_be_closed_on_another(log: Path) -> None:
+    gate = Gate("append.inserted")
+    with asyncio.Runner() as runner:
+        store = runner.run(SQLiteStore.open(log, fault=gate))
+
+        async def begin() -> None:
+            gate.closed = True
+            assert store.begin_append([batch("session/a", 0)], {}, print)
+
+        runner.run(begin())
+    gate.open.set()
+    asyncio.run(store.close())
+    with contextlib.closing(sqlite3.connect(log)) as connection:
+        assert connection.execute("SELECT count(*) FROM events").fetchone() == (1,)
 
 
 async def test_a_cancelled_append_that_fails_in_doubt_still_has_the_file_opened_anew(log: Path) -> None:

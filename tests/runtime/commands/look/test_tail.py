@@ -73,17 +73,3 @@ def test_a_reader_that_goes_away_ends_it_at_the_next_event(tmp_path: Path) -> No
                 assert await asyncio.to_thread(tail.stderr.read) == ""
 
     asyncio.run(scenario())
-
-
-@pytest.mark.slow
-def test_a_log_that_is_removed_ends_it_with_one_line(tmp_path: Path) -> None:
-    path = log_of(tmp_path / "gone.db", lambda builder: builder.open("alice"))
-    with started("tail", path) as tail:
-        assert tail.stdout is not None
-        assert tail.stderr is not None
-        tail.stdout.readline()
-        path.unlink()
-        assert tail.wait() == 2
-        error = tail.stderr.read()
-    assert error.startswith("refold: ")
-    assert error.count("\n") == 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.command_line import error_of, run
+from tests.runtime.command_line import run
 
 
 @pytest.fixture
@@ -38,18 +38,54 @@ def test_the_debugger_stops_where_the_users_code_begins(
         assert words in result.stdout
 
 
+ACTING = """
+from pathlib import Path
+from agents import desk_of, pay
+from refold import Middleware, tool
+
+@tool(name="look", effect="pure", tier="observe")
+async def writing(name: str) -> str:
+    \"\"\"Look.\"\"\"
+    breakpoint()
+    Path("acted").write_text(name)
+    return "seen"
+
+@tool(name="look", effect="pure", tier="observe")
+def printing(name: str) -> str:
+    \"\"\"Look.\"\"\"
+    breakpoint()
+    return name
+
+class Acting(Middleware):
+    def on_post_llm(self, context, response):
+        try:
+            Path("acted").write_text("")
+        except Exception:
+            pass
+
+writes = desk_of(tools=[writing, pay])
+prints = desk_of(tools=[printing, pay])
+hooks = desk_of(middleware=[Acting()])
+"""
+
+
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "typed", "said", "code"),
     [
-        (["bob", "--at", 10, "--agent", "agents:desk"], "the effect of the tool pay is 'once', so its body"),
-        (["ann", "--at", 3, "--agent", "agents:desk"], "has no hook, policy or prompt function to stop in"),
-        (["ann", "--at", 99, "--agent", "agents:desk"], "session/ann has 11 events, and none of version 99"),
-        (["ann", "--at", 7, "--agent", "agents:desk"], "name the event that ends it"),
-        (["ann", "--at", 8, "--agent", "agents:plain"], "the session is one of the agent 'desk', and not of 'agent'"),
-        (["carl", "--at", 8, "--agent", "agents:desk"], "no session 'carl'"),
+        (["--at", 8, "--agent", "acting:writes"], "c\nc\n", ["not done: it needs something outside: open for wri"], 0),
+        (["--at", 8, "--agent", "acting:prints"], "c\np name * 3\nc\n", ["(Pdb) 'ititit'", 'now:\n  "it"\n'], 0),
+        (["--at", 6, "--agent", "acting:hooks"], "c\n", ["not compared: it needs something outside: open for"], 1),
+        (["--at", 6, "--agent", "acting:hooks"], "q\n", [], 0),
+        (["--at", 8, "--agent", "acting:prints"], "", [], 0),
     ],
-)  # fmt: skip
-def test_what_is_not_run_again_is_refused(log: Path, arguments: list[object], why: str) -> None:
-    result = run("debug", log, *arguments, stdin="c\n")
-    assert result.exit_code == 2
-    assert why in error_of(result)
+)
+def test_what_is_debugged_acts_nowhere_and_stops_at_its_own_breakpoints(
+    log: Path, arguments: list[object], typed: str, said: list[str], code: int
+) -> None:
+    (log.parent / "acting.py").write_text(ACTING)
+    result = run("debug", log, "ann", *arguments, stdin=typed)
+    assert result.exit_code == code, result.output
+    for words in said:
+        assert words in result.stdout
+    assert ("left; the step" in result.stderr) == (not said)
+    assert not (log.parent / "acted").exists()

@@ -12,7 +12,7 @@ from refold import AgentRuntime
 from refold.agents.loading import load_agent
 from refold.events import fold, history
 from refold.events.core.content import CANCELLED_TEXT, ToolResultBlock
-from refold.events.session.events import InputQueued, RunCancelled, RunCompleted, RunResumed
+from refold.events.session.events import RunCancelled, RunCompleted, RunResumed
 from tests.runtime.command_line import assert_sound, events_of, read_until, run, started
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -34,37 +34,6 @@ def test_the_example_agent_answers_and_shows_its_tool_calls_on_stderr(tmp_path: 
     assert_sound(log)
 
 
-def test_commands_open_what_an_agent_depends_on_and_close_it(folder: Path) -> None:
-    for words, stdin, answer in (
-        (("run", "agents:at_a_desk", "Whose?", "--session", "s"), None, "the desk\n"),
-        (("chat", "agents:at_a_desk", "--session", "t"), "Whose?\n", "the desk\n"),
-    ):
-        with started(*words) as process:
-            said, told = process.communicate(stdin)
-        assert (process.returncode, said) == (0, answer)
-        lines = [line for line in told.splitlines() if line.startswith("desk ")]
-        assert lines == ["desk opens", "desk closes"]
-    assert_sound(LOG)
-    not_opened = run("replay", LOG, "--agent", "agents:at_a_desk")
-    assert not_opened.exit_code == 4, "nothing differs, and requests could not be compared"
-    assert "the deps of the agent 'agent'" in not_opened.stdout
-    assert run("replay", LOG, "--agent", "agents:at_a_desk", "--deps", "agents:open_desk").exit_code == 0
-    differs = run("replay", LOG, "--agent", "agents:at_a_desk", "--deps", "agents:config")
-    assert (differs.exit_code, "request.system_prompt" in differs.stdout) == (1, True)
-
-
-def test_a_command_whose_agent_lacks_what_it_depends_on_does_not_end_as_if_all_was_well(folder: Path) -> None:
-    result = run("run", "agents:at_no_desk", "Whose?")
-    assert result.exit_code == 1
-    assert "failed (tool_execution): " in result.stderr
-    assert "the tool whose works with deps of the type str, and there are none" in result.stderr
-    for words in (("run", "agents:at_a_closed_desk", "Whose?"), ("chat", "agents:at_a_closed_desk")):
-        closed = run(*words, stdin="Whose?\n")
-        assert (closed.exit_code, closed.stdout) == (2, "")
-        assert "the deps of the agent 'agent' cannot be opened at " in closed.stderr
-        assert closed.stderr.endswith(": OSError: no desk\n")
-
-
 @pytest.mark.slow
 def test_a_run_that_a_crash_left_open_goes_on_first_and_other_sessions_are_left_alone(folder: Path) -> None:
     for session in ("mine", "other"):
@@ -80,26 +49,7 @@ def test_a_run_that_a_crash_left_open_goes_on_first_and_other_sessions_are_left_
     assert_sound(LOG)
 
 
-def test_commands_name_users_and_are_refused_the_sessions_of_others(folder: Path) -> None:
-    said = ("--user", "alice", "--metadata", "plan=gold", "--temperature", "0.5", "--max-turns", "3")
-    assert run("run", "agents:counting", "hello", "--session", "mine", *said).exit_code == 0
-    [asked] = [event for event in events_of(LOG, "mine") if isinstance(event, InputQueued)]
-    assert (asked.options.temperature, asked.options.max_turns) == (0.5, 3) if asked.options else False
-    assert "temperature must be" in run("run", "agents:counting", "hello", "--temperature", "5").stderr
-    assert run("send", LOG, "mine", "more", "--user", "alice").exit_code == 0
-    refused = run("send", LOG, "mine", "more", "--user", "bob")
-    assert (refused.exit_code, "is another user's" in refused.stderr) == (1, True)
-    refused = run("run", "agents:counting", "hello", "--session", "mine", "--user", "bob")
-    assert "is another user's" in refused.stderr
-    with started("chat", "agents:counting", "--session", "talk", "--user", "bob") as process:
-        process.communicate("hello\n")
-    listed = json.loads(run("sessions", LOG, "--json").stdout)["sessions"]
-    assert [(each["session"], each["user"]) for each in listed] == [("mine", "alice"), ("talk", "bob")]
-    assert listed[0]["metadata"] == {"plan": "gold"}
-    assert_sound(LOG)
-
-
-def test_ctrl_c_cancels_the_run_and_the_history_is_balanced(folder: Path) -> None:
+def test_b18_ctrl_c_cancels_the_run_and_the_history_is_balanced(folder: Path) -> None:
     with started("run", "agents:plain", "both", "--session", "s") as process:
         read_until(process, "working a", "working b")
         process.send_signal(signal.SIGINT)
@@ -184,17 +134,4 @@ def test_a_resumed_run_is_left_open_again_where_it_waits_for_approval_again(fold
     assert call != "call_6_0"
     run("approve", LOG, "s", call, "--deny")
     assert run("resume", "agents:counting", "--session", "s").stdout == "5 messages\n"
-    assert_sound(LOG)
-
-
-def test_inputs_that_are_queued_behind_a_resumed_run_are_answered_too_and_json_has_each_run(folder: Path) -> None:
-    run("run", "agents:plain", "pay", "--session", "s")
-    run("approve", LOG, "s", "call_6_0")
-    run("send", LOG, "s", "and then?")
-    document = json.loads(run("resume", "agents:counting", "--json").stdout)
-    assert [(each["outcome"], each["text"]) for each in document["runs"]] == [
-        ("completed", "3 messages"),
-        ("completed", "5 messages"),
-    ]
-    assert (document["session"], document["open"]) == ("s", None)
     assert_sound(LOG)

@@ -1,0 +1,259 @@
+"""The end of a process that does not own the log: hears the bell, and gives commands.
+
+Read `refold.bell.owner_end` first.
+"""
+
+import asyncio
+import logging
+import math
+import socket
+import stat
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.supervision import Background
+from refold.bell.frames import (
+    FRAME_BYTES_MAX,
+    Answered,
+    Attend,
+    Give,
+    Hello,
+    Look,
+    News,
+    address_of,
+    bell_path,
+    encoded,
+    read_frame,
+    user_of,
+)
+from refold.events.core.errors import PersistenceError
+from refold.stores.guarding.trusted_files import trusted_users
+
+log = logging.getLogger("refold.bell")
+
+GIVEN_BYTES_MAX: Final = FRAME_BYTES_MAX - 16 * 1024
+"""Longest command that is given directly; a longer one goes into the inbox."""
+
+TRY_AGAIN_S: Final = 0.1
+"""After so long a process that does not hear the bell tries again to reach it."""
+
+HELLO_S: Final = 2.0
+"""How long an owner may take for its first word; one that was stopped takes longer."""
+
+
+class Alarm:
+    """A pause that may be ended early, for one task that waits."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rung = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """End the pause, or the next one."""
+        self._rung = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self, seconds: float) -> bool:
+        """Return after so long, or as soon as it rings, and whether it did."""
+        if not self._rung:
+            waiting = self._waiting = asyncio.get_running_loop().create_future()
+
+            def over() -> None:
+                if not waiting.done():
+                    waiting.set_result(None)
+
+            timer = self._clock.call_later(seconds, over)
+            try:
+                await waiting
+            finally:
+                timer.cancel()
+                self._waiting = None
+        rung, self._rung = self._rung, False
+        return rung
+
+
+class Listener:
+    """The end of another process: hears what the owner tells, in order, and rings.
+
+    Args:
+        path: the log's, absolute.
+        hear: awaited with what the owner tells.
+        lost: called when the bell was heard, and is not any more.
+        attends: hear of pieces of answers too.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        hear: Callable[[News], Awaitable[None]],
+        lost: Callable[[], object],
+        *,
+        attends: bool,
+    ) -> None:
+        self._tried = asyncio.Event()
+        """Set once it is known whether there is an owner that can be heard."""
+        self._attends = attends
+        self._log = path
+        self._clock = clock
+        self._hear = hear
+        self._lost = lost
+        self._writer: asyncio.StreamWriter | None = None
+        self._given = 0
+        self._outcomes: dict[int, asyncio.Future[bytes]] = {}
+        """Of the commands that were given and not answered."""
+        self._complaint = ""
+
+    @property
+    def hears(self) -> bool:
+        return self._writer is not None
+
+    def ring(self) -> None:
+        """Have the owner look into the inbox, if it can be reached."""
+        if self._writer is not None:
+            self._writer.write(encoded([Look()]))
+
+    async def tried(self) -> None:
+        """Return when it is known whether there is an owner that can be heard; what it tells comes behind that."""
+        await self._tried.wait()
+
+    async def give(self, session: str, key: str, command: bytes, *, timeout_s: float = math.inf) -> bytes:
+        """Give a command to the owner, and return what came of it; empty = that is not known, or not in time."""
+        await self.tried()  # One that went into the inbox would have the later ones wait for it there.
+        writer = self._writer
+        if writer is None or len(command) > GIVEN_BYTES_MAX:
+            return b""
+        self._given += 1
+        number = self._given
+        outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._outcomes[number] = outcome
+
+        def give_up() -> None:
+            if not outcome.done():
+                outcome.set_result(b"")
+
+        timer = self._clock.call_later(timeout_s, give_up) if timeout_s < math.inf else None
+        try:
+            writer.write(encoded([Give(number, session, key, command)]))
+            return await outcome
+        finally:
+            del self._outcomes[number]
+            if timer is not None:
+                timer.cancel()
+
+    async def listen(self) -> None:
+        """Hear, and try again, for ever."""
+        while True:
+            try:
+                await self._listen_once()
+            except (OSError, EOFError, PersistenceError, msgspec.MsgspecError, UnicodeError) as error:
+                if (
+                    not isinstance(error, ConnectionError | FileNotFoundError | EOFError)
+                    and str(error) != self._complaint
+                ):
+                    self._complaint = str(error)
+                    log.warning("the bell of %s cannot be heard: %s", self._log, error)
+            finally:
+                self._tried.set()
+            await self._clock.sleep(TRY_AGAIN_S)
+
+    async def _listen_once(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=self._connected())
+        try:
+            async with asyncio.timeout(HELLO_S):
+                hello = await read_frame(reader)
+            if not isinstance(hello, Hello):
+                raise EOFError
+            if self._attends:
+                writer.write(encoded([Attend()]))
+            self._writer = writer
+            self._tried.set()
+            await self._hear(hello)
+            while True:
+                frame = await read_frame(reader)
+                if not isinstance(frame, Answered):
+                    await self._hear(frame)
+                elif (outcome := self._outcomes.get(frame.number)) is not None and not outcome.done():
+                    outcome.set_result(frame.outcome)
+        finally:
+            was_heard, self._writer = self._writer is not None, None
+            writer.close()
+            for outcome in self._outcomes.values():
+                if not outcome.done():
+                    outcome.set_result(b"")
+            if was_heard:
+                self._lost()
+
+    def _connected(self) -> socket.socket:
+        """Return a connection to the owner; raise OSError where what lies at the path is not an owner's."""
+        path = bell_path(self._log)
+        status = path.lstat()
+        trusted = trusted_users(self._log, writing=False)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid not in trusted:
+            raise OSError(f"{path} is not a socket of the log's owner; remove it")
+        bell = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            bell.setblocking(False)
+            with address_of(path) as address:
+                bell.connect(address)
+            if user_of(bell) not in trusted:
+                raise OSError(f"at {path} another user listens; remove it")
+        except BaseException:
+            bell.close()
+            raise
+        return bell
+
+
+class Ears:
+    """Hears for all in one event loop who wait for what the owner of one log does; see `listening`."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.told: dict[object, Callable[[], object]] = {}
+        """Called, for each who listens, when something is heard."""
+        self._listener = Listener(path, clock, self._hear, self._tell, attends=False)
+        self.work = Background(f"bell of {path.name}", self._listener.listen)
+
+    async def give(self, session: str, key: str, command: bytes) -> bytes:
+        """Give a command to the owner, and return what came of it; empty = that is not known, or there is none."""
+        return await self._listener.give(session, key, command)
+
+    def ring(self) -> None:
+        self._listener.ring()
+
+    async def _hear(self, frame: News) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        for tell in list(self.told.values()):
+            tell()
+
+
+_ears: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Path, int], Ears]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def listening(path: Path, clock: Clock, news: Callable[[], object]) -> AsyncGenerator[Ears]:
+    """Hear the bell of a log while the block lasts; all blocks of one event loop share a connection.
+
+    `news` is called when the owner has written something, or ends.
+    """
+    every, name, place = _ears.setdefault(asyncio.get_running_loop(), {}), (path, id(clock)), object()
+    ears = every.get(name)
+    if ears is None:
+        ears = every[name] = Ears(path, clock)
+    ears.told[place] = news
+    try:
+        yield ears
+    finally:
+        del ears.told[place]
+        if not ears.told and every.get(name) is ears:
+            del every[name]
+            ears.work.end()
