@@ -1,8 +1,8 @@
 """What stands behind a user's own core: the port that has its work done, and the worker that does it.
 
-Read `refold.actors.event_sourced` first. The rules: work that `pending` names is begun, done again after a pause where
-it ended without a result, and cancelled when it is no longer named; each piece of work that was begun tells its asker
-its end exactly once; and nobody outside holds a part of the state.
+Read `refold.actors.shell.event_sourced` first. The rules: work that `pending` names is begun, done again after a pause
+where it ended without a result, and cancelled when it is no longer named; each piece of work that was begun tells its
+asker its end exactly once; and nobody outside holds a part of the state.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from refold.actors.effect_port import EffectPort
-from refold.actors.effects import CancelEffect, EffectEnded, Envelope, tell_end
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.ref import ActorRef, Vital
 from refold.actors.kernel.supervision import RestartPolicy
+from refold.actors.shell.effect_port import EffectPort
+from refold.actors.shell.messages import CancelEffect, EffectEnded, Envelope, tell_end
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError, CoreFailed

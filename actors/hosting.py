@@ -10,15 +10,16 @@ from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight, Performed, Wake, read_state
-from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosted import EffectWorker, HostedPort
-from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
 from refold.actors.loop_thread import LoopThread, blocking
+from refold.actors.shell.effects import CANCEL_GRACE_S, EffectsInFlight
+from refold.actors.shell.event_sourced import EventSourcedActor
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.messages import Performed, Wake, read_state
 from refold.actors.thread_pool import ThreadPool
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent

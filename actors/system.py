@@ -17,9 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight
 from refold.actors.hosting import Host, SyncHost
-from refold.actors.journal import SNAPSHOT_EVERY, Journal, Snapshots
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import WouldDeadlock
@@ -28,6 +26,9 @@ from refold.actors.kernel.reply import current_handling
 from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.kernel.system import STOP_NOW_WAIT_S, ActorSystem, ended_without_fail
 from refold.actors.loop_thread import LoopThread, run_on_loop
+from refold.actors.shell.effects import CANCEL_GRACE_S, EffectsInFlight
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.snapshots import SNAPSHOT_EVERY, Snapshots
 from refold.events.core.errors import ConfigError
 from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
 from refold.stores.event_store import EventStore

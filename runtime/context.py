@@ -13,10 +13,11 @@ from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.calls.context import Dependencies
 from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.protocols import ToolRunner
-from refold.actors.effects import EffectsInFlight, Envelope, Performed
 from refold.actors.hosting import HostedKinds
-from refold.actors.journal import Journal
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.effects import EffectsInFlight
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.messages import Envelope, Performed
 from refold.events.core.ids import PayloadHash, SessionId, StreamName, stream_name
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import SessionState

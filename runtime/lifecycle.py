@@ -15,16 +15,17 @@ from functools import partial
 from typing import Final
 
 from refold.actors.calls.context import Dependencies
-from refold.actors.effects import EffectsInFlight, once_log_allows
-from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host, HostedKinds
-from refold.actors.journal import Journal, Snapshots
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.supervision import ActorFailure, Background
 from refold.actors.kernel.system import ActorSystem, ended_without_fail
 from refold.actors.loop_thread import protect_from_children
+from refold.actors.shell.effects import EffectsInFlight, once_log_allows
+from refold.actors.shell.event_sourced import EventSourcedActor
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.snapshots import Snapshots
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AnyAgent
 from refold.agents.opened_deps import OpenedDeps

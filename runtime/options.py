@@ -8,9 +8,9 @@ from typing import TypedDict
 import msgspec
 
 from refold.actors.calls.results import RESULT_BYTES_MAX
-from refold.actors.journal import SNAPSHOT_EVERY
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.supervision import ActorFailure
+from refold.actors.shell.snapshots import SNAPSHOT_EVERY
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import ConfigError
 from refold.events.session.commands import QUEUE_MAX

@@ -27,13 +27,13 @@ from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.agent.tool import ToolActor
 from refold.actors.agent.tree_budget import TreeSpending
 from refold.actors.calls.context import SessionContext
-from refold.actors.effects import Envelope, Performed, read_state
-from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
-from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.supervision import Background
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.event_sourced import EventSourcedActor
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.messages import Envelope, Performed, read_state
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AgentTool, AnyAgent, SubagentTool, check_streams, with_subagents
 from refold.agents.approval import asking

@@ -18,10 +18,10 @@ from typing import Any
 
 from refold.actors.agent.subsession import ancestors_of
 from refold.actors.calls.context import session_context
-from refold.actors.effects import Wake
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.messages import Wake
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import SessionId, StreamName, kind_and_identifier

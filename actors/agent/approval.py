@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from refold.actors.calls.context import HookContext, running_context
 from refold.actors.calls.policy import Allow, Deny, changed_arguments
 from refold.actors.calls.protocols import ToolRunner
-from refold.actors.effects import CancelEffect, EffectEnded, tell_end
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.ref import ActorRef, Vital
+from refold.actors.shell.messages import CancelEffect, EffectEnded, tell_end
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import SessionId

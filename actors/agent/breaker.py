@@ -17,22 +17,14 @@ from typing import Any
 
 import msgspec
 
-from refold.actors.effects import (
-    CallUnderWay,
-    Cause,
-    Envelope,
-    Performed,
-    Query,
-    QueryResult,
-    answer_to,
-    retry_pause_s,
-)
-from refold.actors.folded_stream import FoldedStream
-from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Timer
 from refold.actors.kernel.ref import Vital
 from refold.actors.kernel.reply import ActorFuture
+from refold.actors.shell.effects import CallUnderWay, retry_pause_s
+from refold.actors.shell.folded_stream import FoldedStream
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.messages import Cause, Envelope, Performed, Query, QueryResult, answer_to
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import StreamName, kind_and_identifier
 from refold.events.core.pure_core import Recorded
@@ -336,7 +328,7 @@ class BreakerActor(Actor):
 
 
 class _FindingAlong:
-    """A finding that waits for the end of the call that brought it; see `refold.actors.effects.Along`."""
+    """A finding that waits for the end of the call that brought it; see `refold.actors.shell.messages.Along`."""
 
     def __init__(self, actor: BreakerActor, finding: _Finding) -> None:
         self._actor = actor

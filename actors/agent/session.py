@@ -30,9 +30,9 @@ from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.protocols import SessionObserver
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import WantedRequest
-from refold.actors.effect_port import EffectPort, Recovery
-from refold.actors.effects import CancelEffect, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.actors.shell.effect_port import EffectPort, Recovery
+from refold.actors.shell.messages import CancelEffect, Envelope, Performed, read_state
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed, LogFormatError

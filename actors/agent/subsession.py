@@ -7,7 +7,7 @@ that began it, even where a process crashes between the end of the one and the e
 
 import hashlib
 
-from refold.actors.effects import Envelope
+from refold.actors.shell.messages import Envelope
 from refold.events.core.ids import (
     IDENTIFIER_BYTES_MAX,
     AgentId,

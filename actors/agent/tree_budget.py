@@ -11,8 +11,8 @@ import msgspec
 from refold.actors.agent.compaction import NotWanted
 from refold.actors.agent.subsession import call_of_child, children_prefix
 from refold.actors.calls.request import WantedRequest
-from refold.actors.effects import read_state
 from refold.actors.kernel.ref import System
+from refold.actors.shell.messages import read_state
 from refold.events.core.ids import SessionId, ToolCallId, kind_and_identifier, stream_name
 from refold.events.model.spending import TreeBudget, Usage
 from refold.events.session.core import SESSION_KIND

@@ -1,8 +1,8 @@
 """Work that takes long and gives the loop back now and then: a generator that yields where others may go on.
 
-A question to a large state is such work (see `refold.actors.effects.Query`): its actor handles nothing else
+A question to a large state is such work (see `refold.actors.shell.messages.Query`): its actor handles nothing else
 until it is answered, so the state does not change, and others have the loop between the steps. The rule: what is
-found does not depend on where the steps end. `refold.actors.cooperative` does it in turns with others.
+found does not depend on where the steps end. `refold.actors.shell.cooperative` does it in turns with others.
 
 Work that needs payloads of the log asks for them at the end of a step (`Asking`): what carries it out reads them.
 """

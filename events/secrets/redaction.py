@@ -1,9 +1,9 @@
 """What must not be in a log, and the one way in which it is taken out of it.
 
 A `Redaction` knows exact values, patterns and field paths. Everything that is recorded passes through it before it is
-decided about, encoded and hashed (`refold.actors.folded_stream`), so the state in memory, the log and what is folded
-from it agree. The rules: it is deterministic, and a second pass changes nothing; of values and matches that overlap
-nothing is left; and a value that cannot be taken out of its place is never written: it is refused.
+decided about, encoded and hashed (`refold.actors.shell.folded_stream`), so the state in memory, the log and what is
+folded from it agree. The rules: it is deterministic, and a second pass changes nothing; of values and matches that
+overlap nothing is left; and a value that cannot be taken out of its place is never written: it is refused.
 """
 
 import functools

@@ -18,9 +18,10 @@ from refold.actors.calls.questions import CallFailed
 from refold.actors.calls.results import error_words
 from refold.actors.calls.tool_context import CallingTool, ShownHistory, ToolContext
 from refold.actors.calls.validation import checked_messages
-from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed, once_log_allows, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
+from refold.actors.shell.effects import RECORD_RETRY_S, once_log_allows
+from refold.actors.shell.messages import Envelope, Performed, read_state
 from refold.agents.agent import AnyAgent
 from refold.context import RuntimeContext
 from refold.events.core.content import ErrorKind, Message

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from refold.actors.effects import Performed
 from refold.actors.kernel.errors import AskTimeout
 from refold.actors.loop_thread import HasLoopThread, LoopThread, blocking
+from refold.actors.shell.messages import Performed
 from refold.connections.run import ConnectedLog
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.errors import CommandRejected, ConfigError

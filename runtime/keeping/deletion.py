@@ -20,8 +20,8 @@ from typing import Final, cast
 import msgspec
 
 from refold.actors.agent.subsession import children_prefix, parent_of
-from refold.actors.effects import read_state
 from refold.actors.kernel.clock import Clock, SystemClock
+from refold.actors.shell.messages import read_state
 from refold.context import RuntimeContext
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import (

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, 
 
 import msgspec
 
-from refold.actors.effects import Performed
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.reply import ActorFuture
+from refold.actors.shell.messages import Performed
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import CommandRejected, GraphError

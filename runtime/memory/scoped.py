@@ -19,12 +19,12 @@ from typing import Final, Literal, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from refold.actors.calls.context import SessionContext
-from refold.actors.effects import Envelope, Performed
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import ActorFuture
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.messages import Envelope, Performed
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.core.pure_core import E
 from refold.events.kinds.scopes import PartKind, part_name, require_whole

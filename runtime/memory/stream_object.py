@@ -29,13 +29,13 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from refold.actors.effects import Envelope, Performed, Query, QueryResult
-from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock, ManualClock, SystemClock
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import ActorFuture, has_threads
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.event_sourced import EventSourcedActor
+from refold.actors.shell.messages import Envelope, Performed, Query, QueryResult
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import CommandRejected, ConfigError, RefoldError
 from refold.events.core.ids import PayloadHash, StreamName, checked_identifier, stream_name

@@ -12,10 +12,11 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from refold.actors.agent.subsession import SessionEnvelope
-from refold.actors.effects import Envelope, Performed, retry_pause_s
-from refold.actors.journal import Journal
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.actors.shell.effects import retry_pause_s
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.messages import Envelope, Performed
 from refold.context import Reach, RuntimeContext
 from refold.events.core.errors import BackpressureShed, LogInUse, PersistenceError, RefoldError
 from refold.events.core.ids import SessionId, StreamName, checked_identifier

@@ -25,9 +25,9 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from refold.actors.cooperative import in_turns
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.kernel.supervision import Background
+from refold.actors.shell.cooperative import in_turns
 from refold.bell.listener import Ears, listening
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError

@@ -20,10 +20,11 @@ from typing import Any, Protocol, TypeVar
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import SessionEnvelope
-from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.effects import RECORD_RETRY_S
+from refold.actors.shell.messages import Envelope, Performed
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.errors import (
     CommandRejected,

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from refold.actors.effects import Envelope, Performed
 from refold.actors.hosting import HostedKinds
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.messages import Envelope, Performed
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.errors import CommandRejected, ConfigError, StreamDeleted
 from refold.events.core.ids import SessionId, StreamName, kind_and_identifier

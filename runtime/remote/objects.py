@@ -8,9 +8,9 @@ its own; it folds what is asked from the log, and has commands performed as thos
 from collections.abc import Iterable
 from typing import Any, cast
 
-from refold.actors.effects import Envelope, Performed, Query, QueryResult, answer_to
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.messages import Envelope, Performed, Query, QueryResult, answer_to
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import StreamName

@@ -20,9 +20,9 @@ import msgspec
 
 from refold.actors.agent.subsession import SessionEnvelope, children_prefix
 from refold.actors.calls.context import hook_context, session_context
-from refold.actors.effects import Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.supervision import Background
+from refold.actors.shell.messages import Performed, read_state
 from refold.bell.owner_end import Bell
 from refold.context import RuntimeContext
 from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, CoreFailed, PersistenceError

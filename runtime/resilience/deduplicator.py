@@ -26,11 +26,11 @@ from typing import Literal, ParamSpec, cast
 
 import msgspec
 
-from refold.actors.effects import Performed
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import AskCycle
 from refold.actors.kernel.reply import ActorFuture
+from refold.actors.shell.messages import Performed
 from refold.events.core.cleaning import clean_json
 from refold.events.core.content import Json
 from refold.events.core.errors import CommandRejected, ConfigError, RefoldError

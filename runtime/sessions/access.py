@@ -17,9 +17,9 @@ from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.calls.context import HookContext, SessionContext, hook_context, session_context
 from refold.actors.calls.middleware import Hooks, UserBlocks
 from refold.actors.calls.policy import changed_arguments, require_read_as_given
-from refold.actors.cooperative import in_turns
-from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
+from refold.actors.shell.cooperative import in_turns
+from refold.actors.shell.messages import Cause, Envelope, Performed, read_state
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
 from refold.events.core.codec import RecordedEvent

@@ -15,9 +15,9 @@ from typing import Any, Self
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.calls.tool_context import calling_tool, require_other_session
 from refold.actors.cancellation import CancellationToken
-from refold.actors.effects import Performed
 from refold.actors.kernel.clock import Timer
 from refold.actors.kernel.errors import ActorStopped
+from refold.actors.shell.messages import Performed
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash, RunId

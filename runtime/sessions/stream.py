@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Generic, Self
 
 from refold.actors.cancellation import CancellationToken
-from refold.actors.effects import Performed
+from refold.actors.shell.messages import Performed
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Json
 from refold.events.core.errors import ConfigError

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from refold.actors.effects import CANCEL_GRACE_S
+from refold.actors.shell.effects import CANCEL_GRACE_S
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from refold.actors.effects import Later, teller
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.actors.shell.messages import Later, teller
 from refold.agent_runtime import AgentRuntime
 from refold.agents.agent import AnyAgent, with_subagents
 from refold.events.core.codec import RecordedEvent

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from refold.actors.effects import EffectEnded, Later
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef, System
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.messages import EffectEnded, Later
 from refold.events.core.errors import LogInUse, PersistenceError
 from refold.events.core.ids import PayloadHash, kind_and_identifier
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from refold.actors import ActorRef, ActorSystem, EventSourcedActor, Journal, ManualClock
-from refold.actors.effect_port import EffectPort, Recovery
-from refold.actors.effects import EffectEnded, EffectsInFlight, Performed, read_state
+from refold.actors.shell.effect_port import EffectPort, Recovery
+from refold.actors.shell.effects import EffectsInFlight
+from refold.actors.shell.messages import EffectEnded, Performed, read_state
 from refold.events import Effect, Event, EventCodec, PureCore, Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected, PersistenceError
 from refold.events.core.ids import EventRef, PayloadHash

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from refold.actors import ActorFailure, ActorRef, ActorStopped, EventSourcedSystem, Hosted, ManualClock, Performed
-from refold.actors.effects import CancelEffect
 from refold.actors.hosted import BeginWork
+from refold.actors.shell.messages import CancelEffect
 from refold.events import (
     CommandRejected,
     CoreFailed,

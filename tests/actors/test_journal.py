@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from refold.actors import Journal
-from refold.actors.journal import GROUP_BATCHES_MAX, GROUP_BYTES_MAX
+from refold.actors.shell.journal import GROUP_BATCHES_MAX, GROUP_BYTES_MAX
 from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.core.records import Appended, EncodedBatch

@@ -53,8 +53,8 @@ class Fault(Edit, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 PARTS: dict[str, tuple[str, ...]] = {
     "core, views": ("refold.events.",),
-    "journal": ("refold.actors.journal", "refold.actors.folded_stream"),
-    "effects": ("refold.actors.event_sourced", "refold.actors.effects", "refold.actors.hosted"),
+    "journal": ("refold.actors.shell.journal", "refold.actors.shell.folded_stream"),
+    "effects": ("refold.actors.shell.event_sourced", "refold.actors.shell.effects", "refold.actors.hosted"),
     "kernel": ("refold.actors.kernel.", "refold.actors.cancellation"),
     "providers": ("refold.providers.",),
     "session": ("refold.actors.agent.session",),

@@ -21,7 +21,7 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A small change of a function's source."""
 
     at: str
-    """`module:function`, such as `refold.actors.journal:Journal.append`; nothing after the colon: the whole module."""
+    """`module:function`, as `refold.actors.shell.journal:Journal.append`; nothing after the colon: the whole module."""
     original: str
     """Stands once in the function. Lines after its first are indented from the line where it begins."""
     planted: str

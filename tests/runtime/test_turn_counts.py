@@ -23,7 +23,7 @@ MOST = {
 IDLE_BYTES = 4_000
 """Of an idle session."""
 
-FILES = 50
+FILES = 52
 """That a reader enters who follows a plain answer from `Session.send` to its result."""
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from refold import ActorStopped, AskCycle, AskTimeout, CommandRejected, ConfigError
 from refold.actors import Actor, ActorFuture, EventSourcedActor, Journal, ManualClock, WouldDeadlock
-from refold.actors.effects import Query
+from refold.actors.shell.messages import Query
 from refold.events import Event, EventCodec, PureCore
 from refold.events.core.errors import BackpressureShed
 from refold.stores import InMemoryStore

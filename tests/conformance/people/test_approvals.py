@@ -16,7 +16,7 @@ import pytest
 import refold
 from refold.actors import ManualClock
 from refold.actors.agent.approval import StartApproval
-from refold.actors.effects import CancelEffect
+from refold.actors.shell.messages import CancelEffect
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT, tool_uses
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed
 from refold.events.session.events import ToolApprovalDecided

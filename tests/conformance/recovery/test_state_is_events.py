@@ -14,7 +14,7 @@ from refold import AgentRuntime
 from refold.actors import ManualClock
 from refold.actors.agent.session import SessionSetting
 from refold.actors.agent.tool import ToolActor
-from refold.actors.effects import read_state
+from refold.actors.shell.messages import read_state
 from refold.events.kinds.runtime import RUNTIME_STREAM
 from refold.events.views.metrics_snapshot import LiveCounts
 from refold.inspection.kinds import KINDS
@@ -24,8 +24,8 @@ from tests.conformance.recovery.folded_log import answers_of, as_json
 from tests.golden.record_stores import Stores, boss, first_life
 
 WALKED = (
-    "refold.actors.event_sourced",
-    "refold.actors.folded_stream",
+    "refold.actors.shell.event_sourced",
+    "refold.actors.shell.folded_stream",
     "refold.actors.hosted",
     "refold.actors.agent",
     "refold.actors.calls",

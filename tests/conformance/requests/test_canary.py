@@ -333,7 +333,7 @@ def test_no_canary_is_in_the_log_of_a_simulation(store: Any, seed: int, tmp_path
 
 def test_a_simulation_notices_a_secret_that_gets_into_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "refold.actors.folded_stream.recordable", lambda redaction, codec, event: (event, codec.encode(event))
+        "refold.actors.shell.folded_stream.recordable", lambda redaction, codec, event: (event, codec.encode(event))
     )
     monkeypatch.setattr("refold.events.secrets.redaction.Redaction.command", lambda self, command: command)
     told = refold.Agent(

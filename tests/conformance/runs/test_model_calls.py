@@ -10,7 +10,7 @@ import pytest
 import refold
 from refold.actors import ActorRef, ManualClock
 from refold.actors.agent.model import StartModelCall
-from refold.actors.effects import CancelEffect
+from refold.actors.shell.messages import CancelEffect
 from refold.events.core.content import text_of
 from refold.events.model.messages import UsageDelta
 from refold.events.session.events import ModelFailed, ModelInterrupted

@@ -8,7 +8,7 @@ import pytest
 from refold import Cancelled, ToolContext, say, tool, use
 from refold.actors import ManualClock
 from refold.actors.agent.tool import StartToolCall
-from refold.actors.effects import Later
+from refold.actors.shell.messages import Later
 from refold.events.core.content import CRASHED_TEXT, text_of
 from refold.events.kinds.tool import TOOL_CODEC, ToolDefined
 from refold.events.session.events import RunCancelled, ToolApprovalRequested, ToolCallFailed, ToolResultLate

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from refold import ActorStopped, AgentRuntime, ConfigError, RecordedEvent, Session, connect, lifecycle, tool, use
-from refold.actors.journal import Journal
+from refold.actors.shell.journal import Journal
 from refold.bell.owner_end import bell_of
 from refold.events.session.events import InputQueued, RunCompleted, RunResumed
 from refold.inspection.check import check_log

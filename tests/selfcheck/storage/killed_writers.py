@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from refold.actors.journal import Journal
+from refold.actors.shell.journal import Journal
 from refold.events.core.errors import PersistenceError
 from refold.events.core.records import first_chain, next_chain
 from refold.inspection.check import check_log

@@ -13,11 +13,13 @@ from typing import Any, Generic, TypeAlias
 
 import msgspec
 
-from refold.actors.cooperative import in_turns
-from refold.actors.effect_port import C, E, EffectPort, S
-from refold.actors.effects import Cause, EffectEnded, EffectsInFlight, Envelope, Performed
-from refold.actors.journal import Growth, Journal
 from refold.actors.kernel.clock import Clock
+from refold.actors.shell.cooperative import in_turns
+from refold.actors.shell.effect_port import C, E, EffectPort, S
+from refold.actors.shell.effects import EffectsInFlight
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.messages import Cause, EffectEnded, Envelope, Performed
+from refold.actors.shell.snapshots import Growth
 from refold.events.core.codec import EventCodec, RecordedEvent
 from refold.events.core.errors import (
     CommandRejected,

@@ -3,8 +3,8 @@
 Read `refold.events.core.pure_core` first, then this file from top to bottom, which is the order in which `receive`
 handles a message. It has the core admit the message, and evolve and react until nothing more follows; appends the
 batch and publishes it once it is durable (all three in `FoldedStream.perform`); replies; and reconciles the work that
-runs with the work that `pending(state)` names. Its parts in `refold.actors`: `folded_stream` (the state and its log),
-`effects` (the work that runs), `effect_port` (what a kind plugs in).
+runs with the work that `pending(state)` names. Beside it lie `folded_stream` (the state and its log), `effects` (the
+work that runs), `effect_port` (what a kind plugs in) and `messages`.
 
 The rules: nothing outside sees a state that is not durable, since the actor handles one message at a time and folds its
 state anew after a failed append; and new work begins only when the work that was cancelled has ended, or when the
@@ -19,12 +19,14 @@ from typing import Any, Final, Generic, final
 import msgspec
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
-from refold.actors.effect_port import C, E, EffectPort, S
-from refold.actors.effects import (
-    LOOK_AT_CLOCK_S,
-    RECORD_RETRY_S,
+from refold.actors.kernel.actor import Actor
+from refold.actors.kernel.clock import Timer
+from refold.actors.shell.effect_port import C, E, EffectPort, S
+from refold.actors.shell.effects import LOOK_AT_CLOCK_S, RECORD_RETRY_S, EffectsInFlight, retry_pause_s
+from refold.actors.shell.folded_stream import FoldedStream
+from refold.actors.shell.journal import Journal
+from refold.actors.shell.messages import (
     EffectEnded,
-    EffectsInFlight,
     Envelope,
     Later,
     Performed,
@@ -32,13 +34,8 @@ from refold.actors.effects import (
     QueryResult,
     Wake,
     answer_to,
-    retry_pause_s,
     teller,
 )
-from refold.actors.folded_stream import FoldedStream
-from refold.actors.journal import Journal
-from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.clock import Timer
 from refold.events.core.codec import EventCodec
 from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed, LogFormatError, PersistenceError
 from refold.events.core.ids import StreamName

@@ -1,7 +1,7 @@
 """What a kind of actor plugs into the event-sourced shell, and what it may use of it.
 
-Read `refold.actors.event_sourced` for when each method is called. The rules: nothing here waits for work, whose end
-comes back as one `EffectEnded`; and what is decided from a result is the core's affair, never the port's.
+Read `refold.actors.shell.event_sourced` for when each method is called. The rules: nothing here waits for work, whose
+end comes back as one `EffectEnded`; and what is decided from a result is the core's affair, never the port's.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import msgspec
 
-from refold.actors.effects import CANCEL_GRACE_S, Envelope, Performed, StreamEffects
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.supervision import RestartPolicy
+from refold.actors.shell.effects import CANCEL_GRACE_S, StreamEffects
+from refold.actors.shell.messages import Envelope, Performed
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.event import Event
 from refold.events.core.ids import StreamName
