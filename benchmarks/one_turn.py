@@ -80,20 +80,20 @@ def model(request: ModelRequest) -> ScriptedAnswer:
     return say("Sunny.") if request.messages[-1].text == "" else use("weather", {"city": "Lisbon"})
 
 
-async def through_refold(log: Path, turns: int) -> tuple[list[float], float]:
-    """Return the milliseconds of each turn, and commits per turn."""
+async def through_refold(log: Path, turns: int) -> tuple[list[float], float, float]:
+    """Return the milliseconds of each turn, and CPU milliseconds and commits per turn."""
     provider = ScriptedProvider([model] * (2 * turns + 20))
     async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[weather], log=log) as runtime:
         session = await runtime.session("s")
         for _ in range(10):
             await session.send("Weather in Lisbon?")
-        before = runtime.commits
+        before, begun = runtime.commits, time.process_time()
         times = []
         for _ in range(turns):
             start = time.perf_counter()
             await session.send("Weather in Lisbon?")
             times.append((time.perf_counter() - start) * 1000)
-        return times, (runtime.commits - before) / turns
+        return times, (time.process_time() - begun) * 1000 / turns, (runtime.commits - before) / turns
 
 
 async def batches_of(log: Path, session: str = "s") -> list[Rows]:
@@ -263,11 +263,7 @@ def cpu(turns: int, sessions: int, rounds: int = 5) -> dict[str, float]:
     measured: list[tuple[float, ...]] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            start = time.process_time()
-            asyncio.run(through_refold(Path(folder, "refold.db"), 10))
-            opened = time.process_time() - start
-            passed, _ = asyncio.run(through_refold(Path(folder, "again.db"), turns + 10))
-            one = (time.process_time() - start - 2 * opened) * 1000 / turns
+            passed, one, _ = asyncio.run(through_refold(Path(folder, "refold.db"), turns))
             batches = asyncio.run(batches_of(Path(folder, "refold.db")))
             start = time.process_time()
             hand_passed = asyncio.run(by_hand(Path(folder, "hand.db"), batches, turns))
@@ -500,7 +496,7 @@ def main() -> None:
     rounds = []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
-            times, commits = asyncio.run(through_refold(Path(folder, "refold.db"), turns))
+            times, _, commits = asyncio.run(through_refold(Path(folder, "refold.db"), turns))
             batches = asyncio.run(batches_of(Path(folder, "refold.db")))
             hand = asyncio.run(by_hand(Path(folder, "hand.db"), batches, turns))
             bare = inline(Path(folder, "bare.db"), batches, turns)

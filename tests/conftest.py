@@ -3,6 +3,7 @@
 import asyncio
 import asyncio.constants
 import gc
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
@@ -31,6 +32,8 @@ def _check_unless_step(loop: object, callback: object, method: str) -> None:
 
 
 vars(asyncio)["BaseEventLoop"]._check_callback = _check_unless_step
+# It also warns of each step that takes long, on a machine with other work of any step, among what a test has logged.
+logging.getLogger("asyncio").addFilter(lambda record: "took" not in record.getMessage())
 
 # Without bytecode each worker rewrites every test module anew, and each of the hundreds of processes that tests start
 # compiles all that it imports. Only `python -B` keeps a run from writing it.

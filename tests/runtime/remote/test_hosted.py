@@ -127,12 +127,12 @@ def test_threads_reach_hosted_actors_too(tmp_path: Path) -> None:
 
 async def test_a_command_waits_for_a_runtime_that_hosts_its_kind(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    books = connect(log, patience_s=0.2).hosted("book", Book)
+    books = connect(log).hosted("book", Book)
     async with runtime_of(log):
         with pytest.raises(AskTimeout, match="a runtime that hosts book"):
-            await books.ask("a", Note(text="early", key="k"))
+            await books.ask("a", Note(text="early", key="k"), timeout=0.2)
     async with runtime_of(log) as owner:
-        late = asyncio.create_task(connect(log).hosted("book", Book).ask("a", Note(text="late")))
+        late = asyncio.create_task(books.ask("a", Note(text="late")))
         await asyncio.sleep(0)
         await owner.host("book", Book)
         assert (await late).version == 2
