@@ -2,11 +2,13 @@
 
 import asyncio
 import hashlib
+import math
 import re
 import sqlite3
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -139,30 +141,38 @@ async def test_another_log_in_the_place_of_the_one_that_was_opened_is_not_shown(
 
 
 async def test_a_connection_that_does_not_go_on_is_closed_and_one_that_waits_for_an_answer_is_not() -> None:
-    looked, looks = asyncio.Event(), 0
+    looks, heard, answers = asyncio.Queue[Callable[[], None]](), asyncio.Queue[bytes](), asyncio.Event()
 
-    class Quick(ImpatientProtocol):
-        patience_s = 0.01
+    class PatientLoop:
+        """The loop of this test, in which time passes for a connection when the test says so."""
 
-        def _look(self) -> None:
-            nonlocal looks
-            super()._look()
-            looks += 1
-            if looks % 5 == 0:
-                looked.set()
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio.get_running_loop(), name)
+
+        def call_later(self, delay_s: float, callback: Callable[[], None], *given: Any) -> asyncio.TimerHandle:
+            if delay_s == ImpatientProtocol.patience_s:
+                looks.put_nowait(callback)
+            return asyncio.get_running_loop().call_at(math.inf, callback, *given)
+
+    class Heard(ImpatientProtocol):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            heard.put_nowait(data)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] == "POST":
             while (await receive()).get("more_body"):
                 pass
-        looked.clear()
-        await looked.wait()
+        await answers.wait()
         await JSONResponse("waited")(scope, receive, send)
+
+    def connection() -> ImpatientProtocol:
+        return Heard(config, state, {}, _loop=cast(asyncio.AbstractEventLoop, PatientLoop()))
 
     config = uvicorn.Config(app, log_level="critical")
     config.load()
     state = ServerState()
-    async with await asyncio.get_running_loop().create_server(lambda: Quick(config, state, {}), HOST[:9], 0) as server:
+    async with await asyncio.get_running_loop().create_server(connection, HOST[:9], 0) as server:
         port = server.sockets[0].getsockname()[1]
         for said, answered in (
             (b"", False),
@@ -172,9 +182,18 @@ async def test_a_connection_that_does_not_go_on_is_closed_and_one_that_waits_for
         ):
             reader, writer = await asyncio.open_connection(HOST[:9], port)
             writer.write(said)
-            with suppress(ConnectionResetError):
-                assert (b"waited" in await reader.read()) == answered, said
+            if said:
+                assert await heard.get() == said
+            for _ in range(5 if answered else 2):
+                (await looks.get())()
+            answers.set()
+            try:
+                told = await reader.read()
+            except ConnectionResetError:
+                told = b""
+            assert (b"waited" in told) == answered, said
             writer.close()
+            answers.clear()
 
 
 @pytest.mark.parametrize(
