@@ -1,8 +1,8 @@
-"""A real redis-server for tests, on a free port of this machine."""
+"""A real redis-server for tests, at a socket in a folder of its own: a free port may be another process's meanwhile."""
 
 import shutil
-import socket
 import subprocess
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -11,30 +11,23 @@ REASON = "there is no program redis-server on this machine; install it to run th
 FOUND = shutil.which("redis-server")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 @contextmanager
 def redis_server() -> Generator[str, None, None]:
     """Run a server that keeps nothing, and give its URL."""
     assert FOUND is not None
-    port = free_port()
-    command = [FOUND, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            said: list[str] = []
-            for line in server.stdout:
-                said.append(line)
-                if "Ready to accept connections" in line:
-                    break
-            else:
-                raise AssertionError("redis-server did not start: " + "".join(said))
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            server.terminate()
-            server.communicate()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [FOUND, "--port", "0", "--unixsocket", f"{folder}/redis", "--save", "", "--appendonly", "no"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                said: list[str] = []
+                for line in server.stdout:
+                    said.append(line)
+                    if "ready to accept connections" in line.lower():
+                        break
+                else:
+                    raise AssertionError("redis-server did not start: " + "".join(said))
+                yield f"unix://{folder}/redis"
+            finally:
+                server.terminate()
+                server.communicate()

@@ -1,9 +1,13 @@
-"""A runtime in a notebook, whose loop runs already: cells of a real IPython kernel, over this machine's loopback."""
+"""A runtime in a notebook, whose loop runs already: cells of a real IPython kernel, over sockets in its own folder.
+
+Ports would be chosen before the kernel has them, and another process may take one meanwhile.
+"""
 
 import asyncio
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,16 +63,19 @@ class Notebook:
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Iterator[Notebook]:
-    manager = KernelManager(kernel_name="python3", ip="127.0.0.1")
-    manager.start_kernel(cwd=str(tmp_path), env=QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=60)
-        yield Notebook(client)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    with tempfile.TemporaryDirectory() as sockets:  # Their paths have to be short.
+        manager = KernelManager(
+            kernel_name="python3", transport="ipc", ip=f"{sockets}/ipc", connection_file=f"{sockets}/kernel.json"
+        )
+        manager.start_kernel(cwd=str(tmp_path), env=QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        client = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=60)
+            yield Notebook(client)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
 
 
 def test_a_runtime_lives_over_many_cells_and_one_of_them_is_interrupted(notebook: Notebook, tmp_path: Path) -> None:
