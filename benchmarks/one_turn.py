@@ -158,7 +158,10 @@ def inline(path: Path, batches: list[Rows], turns: int) -> list[float]:
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """Counts its iterations and its tasks, and the calls of Python functions in all threads that begin after it."""
+    """Counts its iterations and its tasks, and the calls of Python functions in all threads that begin after it.
+
+    No timer ends in it: into how many turns the looks of an inbox or of a watchdog fall depends on the machine.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,6 +173,10 @@ class CountingLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         self.iterations += 1
         super()._run_once()  # type: ignore[misc] # asyncio declares no types for what it calls in a loop.
+
+    def call_at(self, _when: float, callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.TimerHandle:
+        """Have `callback` called tomorrow."""
+        return super().call_at(self.time() + 86_400, callback, *args, **options)
 
     def _task(
         self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any

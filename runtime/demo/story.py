@@ -32,9 +32,9 @@ from refold.replay.findings import ReplayReport
 from refold.replay.log_replay import replay
 from refold.stores.guarding.trusted_files import shared_folders_allowed
 
-KILLS = (("summarise", 0.4), ("open_ticket", 0.03), (None, 0.03))
+KILLS = (("summarise", 20.0), ("open_ticket", 0.03), (None, 0.03))
 """For each process: the tool in whose body it is killed, and how many seconds `summarise` rests after each piece. The
-first one is slow, so that there is time to kill it on a busy machine."""
+first one would rest for minutes, so that it is killed before its end however busy the machine is."""
 
 SILENCE_S_MAX = 30.0
 """A process that announces nothing for so long has failed."""

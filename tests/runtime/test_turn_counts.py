@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say, tool
+from refold.options import RuntimeOptions
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "one_turn.py"
 
@@ -57,7 +58,8 @@ async def test_no_session_that_is_idle_holds_more(tmp_path: Path) -> None:
     def runtime() -> AgentRuntime:
         provider = ScriptedProvider([say("Sunny.")] * len(names))
         tools = [tool(name=f"tool_{number}")(forecast) for number in range(20)]
-        return AgentRuntime(AgentConfig(model="m"), provider=provider, tools=tools, log=log, durability="normal")
+        quiet = RuntimeOptions(log=log, durability="normal", inbox_poll_s=0)  # Nothing of its own happens meanwhile.
+        return AgentRuntime(AgentConfig(model="m"), provider=provider, tools=tools, **quiet)
 
     async with runtime() as opened:
         for name in names:
