@@ -71,8 +71,8 @@ KEPT_BYTES = 4 * 1024 * 1024
 ROUNDS = 20
 """So often time is moved on while a session of a runtime answers."""
 
-PATIENCE_ROUNDS = 1_000
-"""Likewise, at most, while it does anything at all."""
+PATIENCE_ROUNDS = 6_000
+"""Likewise, at most, while it does anything at all: half a minute, which a file may take on a busy disk."""
 
 ROUND_S = 5.0
 """By how much; less than anybody's patience with the log, which takes its own time."""
