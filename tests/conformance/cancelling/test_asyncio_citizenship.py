@@ -546,9 +546,12 @@ async def _enter_and_leave(runtime: refold.AgentRuntime) -> str:
 async def test_a_runtime_may_be_cancelled_at_every_step_of_its_life_and_lets_go_of_its_log(
     kept: str, tmp_path: Path
 ) -> None:
-    """There are many steps, with a file most of them waits for a thread; some of them are tried."""
-    text = ""
-    for steps in count(0, 5 if kept == "memory" else 61):
+    """There are many steps, with a file most of them waits for a thread; some of them are tried.
+
+    The slower the disk, the more steps: each is an eighth further than the one before, so that few more are tried.
+    """
+    text, steps = "", 0
+    while not text:
         path = tmp_path / f"{steps}.db"
         log: Any = InMemoryStore() if kept == "memory" else path
         runtime = runtime_of(log, Answering(lambda _: "done"), wait_for_log_s=0)
@@ -558,6 +561,7 @@ async def test_a_runtime_may_be_cancelled_at_every_step_of_its_life_and_lets_go_
         if not living.cancel():
             text = living.result()
             break
+        steps += 5 if kept == "memory" else max(61, steps // 8)
         await cancelled(living)
         store = log if kept == "memory" else await SQLiteStore.open(path, wait_for_log_s=0)
         assert (await check_log(store)).problems == ()

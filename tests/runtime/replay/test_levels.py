@@ -192,7 +192,7 @@ SAID = "content[0].text"
         (
             [changed("stock", by_another), changed("sizes", for_ever)],
             [],
-            ["it needs something outside: the tool stock", "it gave no answer within 0.2 seconds"],
+            ["it needs something outside: the tool stock", "it gave no answer within 0.5 seconds"],
         ),
         (
             [changed("stock", undecided), changed("sizes", ends_process)],
@@ -205,7 +205,7 @@ def test_a_changed_body_is_found_at_its_first_other_result(
     log: InMemoryStore, tools: list[Any], differs: list[str], missed: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    report = replay_sync(log, agent=agent(*tools), level="tools", answer_s=0.2)
+    report = replay_sync(log, agent=agent(*tools), level="tools", answer_s=0.5)
     results = [each for each in report.divergences if each.differs == "result"]
     assert [str(each)[: len(told)] for each, told in zip(results, differs, strict=True)] == differs
     why = [each.why for compared in report.compared for each in compared.not_compared if compared.what == "result"]

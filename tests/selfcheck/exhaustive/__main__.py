@@ -19,12 +19,12 @@ from typing import TextIO
 
 from refold.actors.kernel.clock import Clock, SystemClock
 from tests.selfcheck.exhaustive.counterexample import as_lines, as_program
-from tests.selfcheck.exhaustive.exploration import Exploration, OnBatch, explore
+from tests.selfcheck.exhaustive.exploration import Exploration, explore
 from tests.selfcheck.exhaustive.rules import RULES, Rule
 from tests.selfcheck.exhaustive.scope import EVERYDAY, FULL, Scope
 
 
-def main(arguments: Sequence[str], out: TextIO, clock: Clock, on_batch: OnBatch | None = None) -> int:
+def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
     """Explore, print what was found, and return the exit code: 0, or 1 if a rule is violated."""
     parser = argparse.ArgumentParser("tests.selfcheck.exhaustive")
     parser.add_argument("--full", action="store_true")
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], out: TextIO, clock: Clock, on_batch: OnBatch 
     found: list[tuple[Scope, Exploration]] = []
     for scope in scopes:
         began = clock.monotonic_s()
-        result = explore(scope, stop_at_first=options.stop_at_first, on_batch=on_batch)
+        result = explore(scope, stop_at_first=options.stop_at_first)
         seconds = clock.monotonic_s() - began
         out.write(
             f"{scope.name:<16}{result.states:>10,}{result.moves:>12,}{result.transitions:>13,}"
