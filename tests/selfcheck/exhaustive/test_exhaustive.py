@@ -94,7 +94,7 @@ def test_one_scope_can_be_named() -> None:
     assert re.search(r"^rejecting +[\d,]+ +[\d,]+ +[\d,]+ +\d+ +0\.0$", text, re.MULTILINE)
     verdicts = dict(re.findall(r"^(\w+) +(hold|violated|not exercised) ", text, re.MULTILINE))
     assert verdicts.keys() == RULES.keys()
-    assert (verdicts["INV1"], verdicts["INV5"]) == ("hold", "not exercised")
+    assert (verdicts["OUTCOME"], verdicts["INV5"]) == ("hold", "not exercised")
 
 
 @pytest.mark.parametrize("argument", ["--everything", "--scope=nowhere"])
