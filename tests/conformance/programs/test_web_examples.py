@@ -4,13 +4,11 @@ import json
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -110,43 +108,33 @@ def test_the_script_asks_once_and_remembers(tmp_path: Path) -> None:
     assert [done.stderr for done in said] == ["", ""]
 
 
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Import an example, as if this were the folder above the examples."""
-    package = ModuleType("examples")
-    package.__path__ = [str(ROOT / "examples")]
-    monkeypatch.setitem(sys.modules, "examples", package)
-    return lambda name: import_module(f"examples.{name}")
-
-
 @tool(tier="observe")
 async def look(context: ToolContext[None]) -> str:
     context.progress("looking")
     return "looked"
 
 
-def stalled() -> AgentRuntime:
-    """Make a runtime whose run reports something and then gets no answer."""
+@pytest.fixture
+def flask_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The example's app, whose runtime is in memory: a run of it reports something and then gets no answer."""
+    app = import_module("examples.flask_app").app
     provider = ScriptedProvider([use("look"), stall("never", after=0)])
-    return AgentRuntime(AgentConfig(model="m", streaming=True), provider=provider, tools=[look])
+    with AgentRuntime(AgentConfig(model="m", streaming=True), provider=provider, tools=[look]) as runtime:
+        monkeypatch.setitem(app.extensions, "refold", runtime)
+        yield app
 
 
 @pytest.mark.parametrize("body", [{}, {"text": 7}, ["text"], "text"])
 @pytest.mark.parametrize("path", ["messages", "stream"])
-def test_a_body_without_text_is_refused_by_flask(example: Callable[[str], Any], path: str, body: Any) -> None:
-    response = example("flask_app").app.test_client().post(f"/sessions/alice/{path}", json=body)
+def test_a_body_without_text_is_refused_by_flask(flask_app: Any, path: str, body: Any) -> None:
+    response = flask_app.test_client().post(f"/sessions/alice/{path}", json=body)
     assert response.status_code == 422
     assert "the body is" in response.text
 
 
-def test_who_hangs_up_on_a_stream_of_flask_cancels_the_run(
-    example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = example("flask_app").app
-    with stalled() as runtime:
-        monkeypatch.setitem(app.extensions, "refold", runtime)
-        response = app.test_client().post("/sessions/alice/stream", json={"text": "Weather?"})
-        assert b"looking" in next(response.iter_encoded())
-        response.close()
-        kinds = [type(recorded.event).__name__ for recorded in runtime.session("alice").events()]
-        assert kinds[-1] == "RunCancelled"
+def test_who_hangs_up_on_a_stream_of_flask_cancels_the_run(flask_app: Any) -> None:
+    response = flask_app.test_client().post("/sessions/alice/stream", json={"text": "Weather?"})
+    assert b"looking" in next(response.iter_encoded())
+    response.close()
+    kinds = [type(recorded.event).__name__ for recorded in flask_app.extensions["refold"].session("alice").events()]
+    assert kinds[-1] == "RunCancelled"
