@@ -52,9 +52,9 @@ from refold.metrics.live import RuntimeMetrics
 from refold.options import Settings, log_path
 from refold.publishing.event_bus import EventBus
 from refold.remote.changing import ChangingReach, OwnersWork, once_until, watch_lock
-from refold.remote.follow import POLL_S
 from refold.remote.guest import Guest, opened_to_own
 from refold.remote.owner import InboxReader
+from refold.remote.watching import POLL_S
 from refold.running_agents import ActorReach, LateTools, RunningAgents
 from refold.sessions.access import cancel_open_runs
 from refold.sessions.turn_checkpoints import StepSnapshots

@@ -8,16 +8,13 @@ import logging
 import math
 import socket
 import stat
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import msgspec
 
 from refold.actors.kernel.clock import Clock
-from refold.actors.kernel.supervision import Background
 from refold.bell.frames import (
     FRAME_BYTES_MAX,
     Answered,
@@ -87,7 +84,6 @@ class Listener:
         path: the log's, absolute.
         hear: awaited with what the owner tells.
         lost: called when the bell was heard, and is not any more.
-        attends: hear of pieces of answers too.
     """
 
     def __init__(
@@ -96,12 +92,10 @@ class Listener:
         clock: Clock,
         hear: Callable[[News], Awaitable[None]],
         lost: Callable[[], object],
-        *,
-        attends: bool,
     ) -> None:
         self._tried = asyncio.Event()
         """Set once it is known whether there is an owner that can be heard."""
-        self._attends = attends
+        self._attends = False
         self._log = path
         self._clock = clock
         self._hear = hear
@@ -121,12 +115,30 @@ class Listener:
         if self._writer is not None:
             self._writer.write(encoded([Look()]))
 
+    def attend(self) -> None:
+        """Hear of pieces of answers too, from now on."""
+        if not self._attends:
+            self._attends = True
+            if self._writer is not None:
+                self._writer.write(encoded([Attend()]))
+
     async def tried(self) -> None:
         """Return when it is known whether there is an owner that can be heard; what it tells comes behind that."""
         await self._tried.wait()
 
     async def give(self, session: str, key: str, command: bytes, *, timeout_s: float = math.inf) -> bytes:
         """Give a command to the owner, and return what came of it; empty = that is not known, or not in time."""
+        giving = asyncio.ensure_future(self._given_directly(session, key, command))
+        timer = self._clock.call_later(timeout_s, giving.cancel) if timeout_s < math.inf else None
+        try:
+            await asyncio.wait([giving])
+            return b"" if giving.cancelled() else giving.result()
+        finally:
+            giving.cancel()
+            if timer is not None:
+                timer.cancel()
+
+    async def _given_directly(self, session: str, key: str, command: bytes) -> bytes:
         await self.tried()  # One that went into the inbox would have the later ones wait for it there.
         writer = self._writer
         if writer is None or len(command) > GIVEN_BYTES_MAX:
@@ -135,19 +147,11 @@ class Listener:
         number = self._given
         outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._outcomes[number] = outcome
-
-        def give_up() -> None:
-            if not outcome.done():
-                outcome.set_result(b"")
-
-        timer = self._clock.call_later(timeout_s, give_up) if timeout_s < math.inf else None
         try:
             writer.write(encoded([Give(number, session, key, command)]))
             return await outcome
         finally:
             del self._outcomes[number]
-            if timer is not None:
-                timer.cancel()
 
     async def listen(self) -> None:
         """Hear, and try again, for ever."""
@@ -210,50 +214,3 @@ class Listener:
             bell.close()
             raise
         return bell
-
-
-class Ears:
-    """Hears for all in one event loop who wait for what the owner of one log does; see `listening`."""
-
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self.told: dict[object, Callable[[], object]] = {}
-        """Called, for each who listens, when something is heard."""
-        self._listener = Listener(path, clock, self._hear, self._tell, attends=False)
-        self.work = Background(f"bell of {path.name}", self._listener.listen)
-
-    async def give(self, session: str, key: str, command: bytes) -> bytes:
-        """Give a command to the owner, and return what came of it; empty = that is not known, or there is none."""
-        return await self._listener.give(session, key, command)
-
-    def ring(self) -> None:
-        self._listener.ring()
-
-    async def _hear(self, frame: News) -> None:
-        self._tell()
-
-    def _tell(self) -> None:
-        for tell in list(self.told.values()):
-            tell()
-
-
-_ears: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Path, int], Ears]] = WeakKeyDictionary()
-
-
-@asynccontextmanager
-async def listening(path: Path, clock: Clock, news: Callable[[], object]) -> AsyncGenerator[Ears]:
-    """Hear the bell of a log while the block lasts; all blocks of one event loop share a connection.
-
-    `news` is called when the owner has written something, or ends.
-    """
-    every, name, place = _ears.setdefault(asyncio.get_running_loop(), {}), (path, id(clock)), object()
-    ears = every.get(name)
-    if ears is None:
-        ears = every[name] = Ears(path, clock)
-    ears.told[place] = news
-    try:
-        yield ears
-    finally:
-        del ears.told[place]
-        if not ears.told and every.get(name) is ears:
-            del every[name]
-            ears.work.end()

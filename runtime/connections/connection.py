@@ -29,8 +29,8 @@ from refold.events.core.errors import ConfigError
 from refold.events.core.ids import SessionId, checked_identifier
 from refold.events.core.pure_core import C, E, PureCore
 from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
-from refold.remote.follow import POLL_S
 from refold.remote.kept_log import kept_open
+from refold.remote.watching import POLL_S
 from refold.sessions.access import describe_command
 from refold.sessions.run_handle import run_id_parts
 from refold.stores.sqlite import file as sqlite_file

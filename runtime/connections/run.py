@@ -21,19 +21,15 @@ from refold.events.session.core import SESSION_KIND
 from refold.inspection.log_reading import tombstone_of
 from refold.publishing.event_bus import EndedRun, EventBus
 from refold.publishing.notifications import Published, RecordedSessionEvent
-from refold.publishing.subscription import CAPACITY, FollowableSession, ReadingPlace, Subscription, read_recorded
-from refold.remote.follow import POLL_S, finished_run, follow_run
+from refold.publishing.subscription import CAPACITY, FollowableSession, ReadingPlace, Subscription
 from refold.remote.kept_log import ReadLog, kept_open
-from refold.remote.mirror import JoinedMirror, joined_mirror
+from refold.remote.mirror import JoinedMirror, follow_run, join_mirror, joined_mirror, run_status
+from refold.remote.watching import POLL_S
 from refold.sessions.access import NamedUser
 from refold.sessions.outcome import RunResult, result_of
 from refold.sessions.run_handle import (
     RunReader,
     RunStatus,
-    ended_in,
-    ended_in_log,
-    ended_status,
-    open_state_of,
     place_of,
 )
 from refold.stores.sqlite.file import require_no_text_log
@@ -128,16 +124,13 @@ class ConnectedRun(Generic[Out_co]):
             CommandRejected: the runtime has refused the input, or the session was deleted or is another user's.
             PersistenceError: the log cannot be read.
         """
+        if (ended := (await self.status()).result) is not None:
+            return ended
         run, connection = await self._taken(), self._session.connection
-        followed = await follow_run(
-            connection.log,
-            self.session,
-            run,
-            connection.clock,
-            through_stops=True,
-            named=self._named,
-            output_type=self._output_type,
-        )
+        async with joined_mirror(connection.log, connection.clock) as mirror:
+            followed = await follow_run(
+                mirror, self.session, run, through_stops=True, named=self._named, output_type=self._output_type
+            )
         if not isinstance(followed, RunResult):
             raise CommandRejected(followed.why)
         return followed
@@ -156,22 +149,10 @@ class ConnectedRun(Generic[Out_co]):
             state = await kept.state(self.session)
             if self._named is not None:
                 self._named.check(state.user)
-            if (now := open_state_of(state, run)) is not None:
-                return RunStatus(now)
-
-            async def read(session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
-                return await read_recorded(
-                    kept.store, stream_name(SESSION_KIND, session), after_version=version, limit=limit
-                )
-
             try:
-                ended = ended_in(state, run) or await ended_in_log(read, self.session, run)
+                return await run_status(kept, state, self.session, run, self._output_type)
             except StreamDeleted:
                 raise CommandRejected(f"session {self.session!r} was deleted") from None
-            if ended is None:  # It began between the two readings.
-                return RunStatus("open")
-            finished = await finished_run(kept, self.session, ended)
-            return ended_status(await result_of(finished, kept.store, self._output_type))
 
     async def cancel(self, *, reason: str | None = None) -> bool:
         """End the run as cancelled; one that has ended stays.
@@ -294,7 +275,8 @@ class ConnectedReader(Generic[Out_co]):
         except StopAsyncIteration:
             ended = items.ended if isinstance(items, RunReader) else None
             if ended is not None:
-                finished = await finished_run(kept, self._of.id, ended)
+                finished = ended.finished or (await kept.state_at(self._of.id, ended.version)).last_run
+                assert finished is not None
                 self._result = await result_of(finished, kept.store, self._output_type)
             else:
                 await self._require_not_deleted(kept)
@@ -305,8 +287,10 @@ class ConnectedReader(Generic[Out_co]):
         if self._joined is None or self._items is None:
             connection = self._of.connection
             require_no_text_log(connection.log)
-            joined = await joined_mirror(connection.log, connection.clock)
+            await connection.wait_for_file()
+            joined = await join_mirror(connection.log, connection.clock)
             try:
+                joined.mirror.listener.attend()
                 await joined.mirror.listener.tried()  # Else the first pieces would be told to nobody.
                 await self._require_not_deleted(joined.held.log)
                 self._items = await self._begin(self._followed(joined.held.log, joined.mirror.bus))
@@ -324,8 +308,7 @@ class ConnectedReader(Generic[Out_co]):
         named = self._named
 
         async def read(session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
-            stream = stream_name(SESSION_KIND, session)
-            page = await read_recorded(kept.store, stream, after_version=version, limit=limit)
+            page = await kept.recorded_after(session, version, limit)
             await named.require(kept.store)
             return page
 

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar, Unpack, overload
 from refold.actors.calls.conversation import own_copy
 from refold.actors.kernel.errors import AskTimeout
 from refold.actors.loop_thread import HasLoopThread, LoopThread, blocking, blocking_face
-from refold.bell.listener import listening
 from refold.connections.people import ConnectedForPeople
 from refold.connections.run import (
     ConnectedReader,
@@ -22,17 +21,17 @@ from refold.connections.run import (
 )
 from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError
-from refold.events.core.ids import RunId, SessionId, stream_name
+from refold.events.core.ids import RunId, SessionId
 from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.commands import DescribeSession
-from refold.events.session.core import SESSION_CORE, SESSION_KIND
+from refold.events.session.core import SESSION_CORE
 from refold.events.session.state import history
 from refold.inspection.log_reading import session_head
 from refold.lineage.fork import Results, WantedFork
 from refold.publishing.notifications import RecordedSessionEvent
-from refold.publishing.subscription import CAPACITY, FollowableSession, ReadingPlace, Subscription, read_recorded
+from refold.publishing.subscription import CAPACITY, FollowableSession, ReadingPlace, Subscription
 from refold.remote import rows
-from refold.remote.follow import follow_run
+from refold.remote.mirror import follow_run, joined_mirror
 from refold.remote.protocol import row_of_fork, send_command
 from refold.sessions.access import checked_name, describe_command
 from refold.sessions.inputs import Input, RunOverrides, run_options
@@ -106,7 +105,8 @@ class ConnectedSession(ConnectedForPeople):
         clock = connection.clock
         until_s = clock.monotonic_s() + (math.inf if wait_s is None else checked_seconds(wait_s, "wait_s"))
         command = send_command(content, run_options(options, output_type), self._named.said)
-        async with listening(connection.log, clock, _nothing):  # One connection to the bell for all that follows.
+        await connection.wait_for_file()
+        async with joined_mirror(connection.log, clock) as mirror:  # One connection to the owner for all that follows.
             given = await self._give(
                 command,
                 key,
@@ -117,10 +117,9 @@ class ConnectedSession(ConnectedForPeople):
             if run is None:
                 return Unfinished(session=self.id, key=given.key, run=None, why=given.why)
             followed = await follow_run(
-                connection.log,
+                mirror,
                 self.id,
                 run,
-                clock,
                 wait_s=until_s - clock.monotonic_s(),
                 ownerless_s=connection.patience_s,
                 owned=not given.directly,
@@ -293,8 +292,8 @@ class ConnectedSession(ConnectedForPeople):
             PersistenceError: the log cannot be read.
         """
         async with self._log() as log:
-            version, stream = after_version, stream_name(SESSION_KIND, self.id)
-            while page := await read_recorded(log.store, stream, after_version=version, limit=EVENTS_PAGE):
+            version = after_version
+            while page := await log.recorded_after(self.id, version, EVENTS_PAGE):
                 await self._named.require(log.store)
                 for recorded in page:
                     yield recorded
@@ -460,7 +459,3 @@ def checked_seconds(value: float, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ConfigError(f"{name} must be a number of seconds of at least 0, not {value!r:.60}")
     return value
-
-
-def _nothing() -> None:
-    """Others are told."""

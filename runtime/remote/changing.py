@@ -24,9 +24,9 @@ from refold.events.session.state import SessionState
 from refold.keeping.deletion import Deletion, UserDeletion, delete_in, delete_user_in
 from refold.keeping.retention import EndedStatus, Retention, retain_in
 from refold.lineage.fork import WantedFork, fork_in
-from refold.remote.follow import POLL_S
 from refold.remote.guest import Guest
 from refold.remote.rows import InboxRetain
+from refold.remote.watching import POLL_S
 from refold.running_agents import ActorReach
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.store import SQLiteStore

@@ -9,26 +9,18 @@ ToolCallStarted says that the body may have begun, so the next runtime would fin
 a command waits in the inbox for a runtime, and commands after it are decided as if it were in the log already, so that
 of two people who decide about one call the second one is told. A cancellation does not wait: it ends what has not
 begun. A session that is not in the log yet waits with all of its commands, since only a runtime has an agent for it.
-
-All who wait for outcomes in one event loop share one look at the inbox, however many they are.
 """
 
-import asyncio
 import os
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import msgspec
 
 from refold.actors.kernel.clock import Clock, SystemClock
-from refold.actors.kernel.supervision import Background
 from refold.actors.shell.cooperative import in_turns
-from refold.bell.listener import Ears, listening
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
 from refold.events.core.ids import RunId, SessionId, stream_name
@@ -44,8 +36,8 @@ from refold.inspection.log_reading import Batches, session_head, tombstone_of
 from refold.keeping.deletion import OwnedLog, delete_from
 from refold.lineage.fork import ForkedLog, fork_session
 from refold.providers.http.secrets import redaction_of_environment
-from refold.remote.follow import POLL_S, Changes
 from refold.remote.kept_log import kept_open
+from refold.remote.mirror import joined_mirror
 from refold.remote.protocol import (
     Done,
     Inbox,
@@ -72,14 +64,12 @@ from refold.remote.rows import (
     InboxSend,
     SessionRow,
 )
+from refold.remote.watching import outcome_within
 from refold.sessions.access import NamedUser, require_recorded_fit, require_unredacted
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.store import SQLiteStore
-
-LOOK_ANYWAY_S: Final = 2.0
-"""After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse."""
 
 TRY_TO_OWN_S: Final = 0.5
 """After so long it is tried again whether the log can be owned, since its owner may have ended."""
@@ -150,16 +140,19 @@ async def give(
     inbox = Inbox(path, clock)
     key = key if key is not None else uuid.uuid4().hex
     until_s = clock.monotonic_s() + timeout_s
-    async with listening(path, clock, partial(stir_watches, inbox.file.path)) as ears:
+    async with joined_mirror(path, clock) as mirror:
+        listener = mirror.listener
         if not may_begin or _owner_of(log) is None:  # Else the owner knows whether the log is one.
             await _require_begun(log, inbox, session, command, may_begin)
         sqlite_file.look_at(path)  # A symbolic link would have its inbox beside itself.
         if _owner_of(log) is not None:
-            outcome = await _given_to_owner(ears, session, command, key, timeout_s, clock)
+            checked_queue(session, command.command if isinstance(command, InboxDescribed) else command)
+            given = encoded_command(command)
+            outcome = decoded_outcome(await listener.give(session, required_key(key), given, timeout_s=timeout_s))
             if outcome is not None:
                 return Given(session=SessionId(session), key=key, outcome=outcome)
         entry = await inbox.put(session, command, key)
-        ears.ring()
+        listener.ring()
         if entry.outcome is not None:
             return Given(session=entry.session, key=entry.key, outcome=entry.outcome, known=True)
         return await _performed(log, inbox, entry, until_s, clock, wait_for_runtime)
@@ -180,21 +173,6 @@ async def _require_begun(
             if isinstance(command, InboxSend):
                 raise ConfigError(f"{error}; `refold send --new` begins one") from None
             raise
-
-
-async def _given_to_owner(
-    ears: Ears, session: str, command: GivenRow, key: str, timeout_s: float, clock: Clock
-) -> InboxOutcome | None:
-    """Return what came of a command that the owner was given directly; None = it goes into the inbox."""
-    checked_queue(session, command.command if isinstance(command, InboxDescribed) else command)
-    giving = asyncio.ensure_future(ears.give(session, required_key(key), encoded_command(command)))
-    timer = clock.call_later(timeout_s, giving.cancel)
-    try:
-        await asyncio.wait([giving])
-        return None if giving.cancelled() else decoded_outcome(giving.result())
-    finally:
-        timer.cancel()
-        giving.cancel()
 
 
 async def has_begun(store: EventStore, inbox: Inbox, session: str) -> bool:
@@ -261,81 +239,6 @@ async def _performed_here(log: str | os.PathLike[str], inbox: Inbox, entry: Inbo
         await perform_directly(store, inbox, entry.session, clock)
         outcome = await inbox.outcome(entry)
         return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)
-
-
-_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Path, int], "OutcomeWatch"]] = WeakKeyDictionary()
-
-
-def stir_watches(inbox: Path) -> None:
-    """Have all who wait in this event loop for outcomes in an inbox look into it at once."""
-    for (path, _), watch in _watches.get(asyncio.get_running_loop(), {}).items():
-        if path == inbox:
-            watch.changes.ring()
-
-
-async def outcome_within(inbox: Inbox, entry: InboxEntry, seconds: float, clock: Clock) -> InboxOutcome | None:
-    """Return what came of a row as soon as that is noted, or None after so many seconds; raises as `Inbox.outcome`."""
-    watches = _watches.setdefault(asyncio.get_running_loop(), {})
-    name = (inbox.file.path, id(clock))
-    watch = watches.get(name)
-    if watch is None:
-        watch = watches[name] = OutcomeWatch(inbox, clock)
-    try:
-        return await watch.outcome(entry, seconds)
-    finally:
-        if not watch.waiting and watches.get(name) is watch:
-            del watches[name]
-            watch.looking.end()
-
-
-class OutcomeWatch:
-    """Looks into one inbox as long as a caller waits, and tells each caller what came of its row."""
-
-    def __init__(self, inbox: Inbox, clock: Clock) -> None:
-        self._inbox = inbox
-        self._clock = clock
-        self.waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
-        self.changes = Changes(inbox.file.signature, clock, LOOK_ANYWAY_S)
-        self.looking = Background(f"watch of {inbox.file.path.name}", self._look)
-
-    async def outcome(self, entry: InboxEntry, seconds: float) -> InboxOutcome | None:
-        future: asyncio.Future[InboxOutcome | None] = asyncio.get_running_loop().create_future()
-
-        def give_up() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        timer = self._clock.call_later(seconds, give_up)
-        self.waiting[future] = entry
-        self.changes.expect()  # What it waits for may have been noted before the last look.
-        try:
-            return await future
-        finally:
-            timer.cancel()
-            del self.waiting[future]
-
-    async def _look(self) -> None:
-        while True:
-            try:
-                if self.changes.are_due():
-                    await self._tell()
-            except PersistenceError as error:
-                for future in self.waiting:
-                    if not future.done():
-                        future.set_exception(error)
-            await self.changes.pause(POLL_S)
-
-    async def _tell(self) -> None:
-        waiting = dict(self.waiting)
-        outcomes = await self._inbox.outcomes(list(waiting.values()))
-        for future, entry in waiting.items():
-            outcome = outcomes[entry.name]
-            if future.done() or outcome is None:
-                continue
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
 
 
 async def perform_directly(store: SQLiteStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:

@@ -15,6 +15,7 @@ import math
 import os
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -42,8 +43,6 @@ from refold.lineage.fork import WantedFork
 from refold.options import Settings, log_path
 from refold.publishing.event_bus import EventBus
 from refold.remote import rows
-from refold.remote.client import outcome_within, stir_watches
-from refold.remote.follow import POLL_S
 from refold.remote.hosted import queue_of, read_hosted, row_of_hosted, state_of
 from refold.remote.kept_log import ReadLog
 from refold.remote.mirror import Mirror
@@ -60,6 +59,7 @@ from refold.remote.protocol import (
     row_of,
     row_of_fork,
 )
+from refold.remote.watching import POLL_S, outcome_within, stir_watches
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.store import SQLiteStore
@@ -105,15 +105,11 @@ class Guest:
         self._closed: asyncio.Future[None] = system.loop.create_future()
 
     def _mirror_from(self, position: int) -> Mirror:
-        return Mirror(
-            self.log,
-            self._reading,
-            self._clock,
-            self._bus,
-            self._system.background,
-            noted=lambda: stir_watches(self._inbox.file.path),
-            position=position,
-        )
+        noted = partial(stir_watches, self._inbox.file.path)
+        begin = self._system.background
+        mirror = Mirror(self.log, self._reading, self._clock, self._bus, begin, noted=noted, position=position)
+        mirror.listener.attend()
+        return mirror
 
     @property
     def position(self) -> int:

@@ -23,6 +23,8 @@ from refold.events.core.pure_core import PureCore, Versioned
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import SessionState
 from refold.inspection.log_reading import opened
+from refold.publishing.notifications import RecordedSessionEvent
+from refold.publishing.subscription import read_recorded
 from refold.stores.event_store import EventStore
 from refold.stores.folding import Fold
 from refold.stores.guarding.trusted_files import require_log_trusted
@@ -106,6 +108,18 @@ class ReadLog:
             return await self.folded.session(self.store, stream_name(SESSION_KIND, session))
         except StreamDeleted:
             return SESSION_CORE.initial()
+
+    async def state_at(self, session: SessionId, version: int) -> SessionState:
+        """Return the state of a session as of a version; raise StreamDeleted where it was deleted."""
+        fold = Fold(stream_name(SESSION_KIND, session), SESSION_CORE, SESSION_CODEC)
+        await fold.read(self.store, version=version, sealed=False)
+        if not fold.version:
+            raise StreamDeleted(fold.stream)
+        return fold.state
+
+    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
+        """Return the next events of a session after a version; see `read_recorded`."""
+        return await read_recorded(self.store, stream_name(SESSION_KIND, session), after_version=version, limit=limit)
 
 
 class HeldLog:

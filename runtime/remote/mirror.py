@@ -1,13 +1,20 @@
 """What happens in a log whose owner is another process, told here in the order in which it is told there.
 
-A guest has a mirror for its own bus, and the readers of a connection share one. The rules: an event is told only when
-it was read from the log; and where the owner cannot be heard, the log is looked at again and again.
+A guest has a mirror for its own bus. All others who wait in one event loop for what happens in a log share one, with
+its connection to the owner and its looks at the files: `follow_run`, the readers of a connection, and commands. The
+rules: an event is told only when it was read from the log; where the owner cannot be heard, the log is looked at again
+and again; and who waits for the end of a run learns why there is none for now, as where it waits for a person, or no
+runtime owns the log.
 """
 
 import asyncio
 import logging
+import math
+import os
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -21,17 +28,31 @@ from refold.bell.frames import Durable, Hello, News, Noted, Piece, Report
 from refold.bell.listener import Alarm, Listener
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import LogFormatError, PersistenceError, StreamDeleted
-from refold.events.core.ids import SessionId, StreamName, kind_and_identifier, stream_name
+from refold.events.core.ids import RunId, SessionId, StreamName, ToolCallId, kind_and_identifier, stream_name
 from refold.events.core.records import StoredEvent
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.state import SessionState, calls_awaiting_answer, calls_awaiting_approval
 from refold.inspection.log_reading import tombstone_of
+from refold.inspection.session_view import status_of
 from refold.publishing.event_bus import EventBus
 from refold.publishing.notifications import Progressed, Streamed
-from refold.publishing.subscription import ANSWER_OVER, read_recorded
-from refold.remote.follow import LOOK_ANYWAY_S, POLL_S, Changes, signatures
+from refold.publishing.subscription import ANSWER_OVER
 from refold.remote.kept_log import PAGE, HeldLog, ReadLog, held_log
+from refold.remote.watching import POLL_S, Changes, signatures, stir_watches
+from refold.sessions.access import NamedUser
+from refold.sessions.outcome import RunResult, result_of
+from refold.sessions.run_handle import RunStatus, ended_in, ended_in_log, ended_status, open_state_of
+from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.inbox import InboxFile
+from refold.stores.sqlite.ownership import log_owner
 
 log = logging.getLogger("refold.runtime")
+
+LOOK_ANYWAY_S: Final = 1.0
+"""After so long the log is read though its files do not seem to have changed."""
+
+OWNERLESS_S: Final = 2.0
+"""For so long a log may have no owner while it goes from one to the next."""
 
 OVERS_MAX: Final = 10_000
 """Sessions of which it is known when their last answer was over."""
@@ -65,14 +86,14 @@ class Mirror:
         position: int,
     ) -> None:
         self.bus = bus
+        self.clock = clock
+        self.reading = reading
         self.users = 0
-        """Readers that share it."""
+        """Those who share it."""
         self.gone = Alarm(clock)
         """Rings when an owner was heard and is not any more."""
-        self.listener = Listener(log, clock, self._hear, self._lost, attends=True)
+        self.listener = Listener(log, clock, self._hear, self._lost)
         self._log = log
-        self._reading = reading
-        self._bus = bus
         self._noted = noted
         self.position: int = position
         """Up to where it has told."""
@@ -93,11 +114,15 @@ class Mirror:
         for part in self._work:
             await part.stop()
 
+    def has_owner(self) -> bool:
+        """Tell whether a runtime owns the log; raises PersistenceError."""
+        return self.listener.hears or log_owner(self._log) is not None
+
     async def _hear(self, frame: News) -> None:
         match frame:
             case Hello(owner=owner, position=position):
                 if owner != self._owner:
-                    self._bus.forget_answers()
+                    self.bus.forget_answers()
                 self._owner = owner
                 await self.catch_up(position)
                 self._noted()
@@ -115,9 +140,9 @@ class Mirror:
                         offset=frame.offset,
                         delta=frame.delta,
                     )
-                    self._bus.mirrored(piece, since=frame.since, number=frame.number, so_far=frame.so_far)
+                    self.bus.mirrored(piece, since=frame.since, number=frame.number, so_far=frame.so_far)
             case Report():
-                self._bus.reported(Progressed(session=frame.session, call=frame.call, report=frame.report))
+                self.bus.reported(Progressed(session=frame.session, call=frame.call, report=frame.report))
 
     def _lost(self) -> None:
         self.gone.ring()
@@ -132,9 +157,9 @@ class Mirror:
                 continue
             try:
                 await self.catch_up(None)
-                for session in self._bus.followed_sessions():
-                    if await tombstone_of(self._reading.store, stream_name(SESSION_KIND, session)) is not None:
-                        self._bus.session_deleted(session)
+                for session in self.bus.followed_sessions():
+                    if await tombstone_of(self.reading.store, stream_name(SESSION_KIND, session)) is not None:
+                        self.bus.session_deleted(session)
             except PersistenceError as error:
                 self.complain(error)
 
@@ -147,7 +172,7 @@ class Mirror:
         """Tell what the log has up to a position, or up to its end, that was not told yet."""
         async with self._lock:
             while position is None or self.position < position:
-                page = await self._reading.store.read_all(after_position=self.position, limit=PAGE)
+                page = await self.reading.store.read_all(after_position=self.position, limit=PAGE)
                 wanted = page if position is None else [event for event in page if event.position <= position]
                 for (stream, _), batch in groupby(wanted, key=lambda event: (event.stream, event.batch)):
                     events = list(batch)
@@ -157,29 +182,27 @@ class Mirror:
                     return
 
     async def _publish(self, stream: StreamName, events: list[StoredEvent]) -> None:
-        store, (kind, identifier) = self._reading.store, kind_and_identifier(stream)
+        kind, identifier = kind_and_identifier(stream)
         if kind != SESSION_KIND:
             return
         session = SessionId(identifier)
         over = [event.version for event in events if tag_of(event.data) in OVER_TAGS]
-        if not self._bus.is_followed(session):
+        if not self.bus.is_followed(session):
             if over:
-                self._bus.answer_over(session)
+                self.bus.answer_over(session)
         else:
             try:
                 recorded = (
                     SESSION_CODEC.recorded(events)
                     if events[0].version == events[0].batch
-                    else await read_recorded(
-                        self._reading.store, stream, after_version=events[0].version - 1, limit=len(events)
-                    )
+                    else await self.reading.recorded_after(session, events[0].version - 1, len(events))
                 )
-                state = await self._reading.folded.session(store, stream)
+                state = await self.reading.folded.session(self.reading.store, stream)
             except (LogFormatError, StreamDeleted) as error:
-                self._bus.session_failed(session, str(error))
+                self.bus.session_failed(session, str(error))
                 return
-            self._bus.recorded(session, recorded)
-            self._bus.settled(session, state)
+            self.bus.recorded(session, recorded)
+            self.bus.settled(session, state)
         if over:
             self._over[session] = over[-1]
             self._over.move_to_end(session)
@@ -188,41 +211,144 @@ class Mirror:
 
 
 class JoinedMirror(msgspec.Struct, frozen=True):
-    """A log that is open for reading, and a bus that is told what happens in it, for one of those who share them."""
+    """A mirror of a log that is open for reading, for one of those who share them."""
 
     held: HeldLog
     mirror: Mirror
     mirrors: dict[int, Mirror]
+    name: int
 
     def leave(self) -> None:
         """Be told nothing more."""
         self.mirror.users -= 1
         if not self.mirror.users:
-            for name in [name for name, mirror in self.mirrors.items() if mirror is self.mirror]:
-                del self.mirrors[name]
+            del self.mirrors[self.name]
             self.mirror.end()
         self.held.release()
 
 
-async def joined_mirror(log: Path, clock: Clock) -> JoinedMirror:
-    """Return a mirror of a log, which all readers of an event loop share; its owner leaves it."""
-    held = await held_log(log)
+async def join_mirror(log: str | os.PathLike[str], clock: Clock) -> JoinedMirror:
+    """Return a mirror of a log, which an event loop has once; who gets it leaves it."""
+    path = absolute(log)
+    held = await held_log(path)
+    mirrors, name = _mirrors.setdefault(held, {}), id(clock)
     try:
-        position = await held.store.end_position()
+        position = 0 if name in mirrors else await held.store.end_position()
     except BaseException:
         held.release()
         raise
-    mirrors = _mirrors.setdefault(held, {})
-    mirror = mirrors.get(id(clock))
+    mirror = mirrors.get(name)
     if mirror is None:
-        mirror = Mirror(log, held.log, clock, EventBus(), Background, noted=_nothing, position=position)
-        mirrors[id(clock)] = mirror
+        noted = partial(stir_watches, InboxFile(path).path)
+        mirror = mirrors[name] = Mirror(path, held.log, clock, EventBus(), Background, noted=noted, position=position)
     mirror.users += 1
-    return JoinedMirror(held, mirror, mirrors)
-
-
-def _nothing() -> None:
-    """Others look into the inbox."""
+    return JoinedMirror(held, mirror, mirrors, name)
 
 
 _mirrors: WeakKeyDictionary[HeldLog, dict[int, Mirror]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def joined_mirror(log: str | os.PathLike[str], clock: Clock) -> AsyncGenerator[Mirror]:
+    """Give a mirror of a log as long as the block lasts; see `join_mirror`."""
+    joined = await join_mirror(log, clock)
+    try:
+        yield joined.mirror
+    finally:
+        joined.leave()
+
+
+class Stuck(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the end of a run is not awaited any longer."""
+
+    why: str
+    calls: tuple[ToolCallId, ...] = ()
+    """Calls that wait for approval."""
+
+
+async def follow_run(
+    mirror: Mirror,
+    session: SessionId,
+    run: RunId,
+    *,
+    wait_s: float = math.inf,
+    ownerless_s: float = OWNERLESS_S,
+    owned: bool = False,
+    through_stops: bool = False,
+    named: NamedUser | None = None,
+    output_type: type[object] | None = None,
+) -> RunResult[Any] | Stuck:
+    """Return how a run ended, once it has, or why that cannot be awaited.
+
+    Args:
+        mirror: joined by the caller.
+        run: an input of it is in the log.
+        wait_s: for how long to wait at most.
+        ownerless_s: for how long to wait for a runtime to own the log, where none does.
+        owned: whether a runtime owned the log just before, as far as the caller knows.
+        through_stops: wait on while the run waits for a person, and while no runtime owns the log.
+        named: the user who asks, who gets CommandRejected where the session is another's; None = trusted code.
+    """
+    clock, kept = mirror.clock, mirror.reading
+    until_s, ownerless_since_s = clock.monotonic_s() + wait_s, math.inf
+    news = Alarm(clock)
+    unsubscribe = mirror.bus.subscribe(lambda _: news.ring(), session)
+    try:
+        came = through_stops
+        while True:
+            now_s = clock.monotonic_s()
+            if came or mirror.has_owner():  # Asked before the log is read, which has all that one who left wrote.
+                owned, ownerless_since_s = True, math.inf
+            else:
+                ownerless_since_s = min(now_s, ownerless_since_s)
+            state = await kept.state(session)
+            if named is not None:
+                named.check(state.user)
+            stuck = _stuck(state) if not through_stops else None  # At once, since the state goes on.
+            try:
+                status = await run_status(kept, state, session, run, output_type)
+            except StreamDeleted:
+                return Stuck(why=f"session {session!r} was deleted")
+            if status.result is not None:
+                return status.result
+            if stuck is not None:
+                return stuck
+            if now_s - ownerless_since_s >= ownerless_s:
+                any_more = " any more" if owned else ""
+                return Stuck(why=f"no runtime owns the log{any_more}; {run} goes on when one does")
+            if now_s >= until_s:
+                return Stuck(why=f"{run} has not ended yet")
+            came = await news.wait(min(LOOK_ANYWAY_S, until_s - now_s)) or through_stops
+    finally:
+        unsubscribe()
+
+
+async def run_status(
+    kept: ReadLog, state: SessionState, session: SessionId, run: RunId, output_type: type[object] | None
+) -> RunStatus[Any]:
+    """Return where a run stands in the state that its session has now; raise StreamDeleted where that is deleted."""
+    if (now := open_state_of(state, run)) is not None:
+        return RunStatus(now)
+    ended = ended_in(state, run) or await ended_in_log(kept.recorded_after, session, run)
+    if ended is None:  # It began between the two readings.
+        return RunStatus("open")
+    finished = ended.finished or (await kept.state_at(session, ended.version)).last_run
+    assert finished is not None
+    return ended_status(await result_of(finished, kept.store, output_type))
+
+
+def _stuck(state: SessionState) -> Stuck | None:
+    run = state.run
+    if run is None:
+        return None
+    match status_of(state):
+        case "parked":
+            return Stuck(why=f"{run.id} is parked; resume or cancel it")
+        case "waiting":
+            calls = tuple(call.id for call in calls_awaiting_approval(state))
+            asked = ", ".join(call.id for call in calls_awaiting_answer(state))
+            what = f"waits for an answer to {asked}" if asked else "goes step by step and waits for the next one"
+            what = "waits for approval" if calls else what
+            return Stuck(why=f"{run.id} {what}", calls=calls)
+        case _:
+            return None

@@ -33,8 +33,7 @@ from refold.keeping.deletion import delete_in, delete_user_in
 from refold.keeping.retention import retain_in
 from refold.lineage.fork import fork_in
 from refold.remote import rows
-from refold.remote.client import done, stir_watches
-from refold.remote.follow import Changes
+from refold.remote.client import done
 from refold.remote.hosted import performed_by_actor
 from refold.remote.protocol import (
     Done,
@@ -50,6 +49,7 @@ from refold.remote.protocol import (
     named_content,
     session_command,
 )
+from refold.remote.watching import Changes, stir_watches
 from refold.sessions.access import NamedUser, as_described, hooked_input, require_fitting, require_unredacted
 from refold.sessions.inputs import require_size
 from refold.stores.sqlite.inbox import InboxFile

@@ -80,9 +80,10 @@ async def send(
 async def _follow(log: Path, session: str, run: str, as_json: bool, *, owned: bool) -> int:
     from refold.actors.kernel.clock import SystemClock
     from refold.events.core.ids import RunId, SessionId
-    from refold.remote.follow import Stuck, follow_run
+    from refold.remote.mirror import Stuck, follow_run, joined_mirror
 
-    result = await follow_run(log, SessionId(session), RunId(run), SystemClock(), owned=owned)
+    async with joined_mirror(log, SystemClock()) as mirror:
+        result = await follow_run(mirror, SessionId(session), RunId(run), owned=owned)
     if isinstance(result, Stuck):
         tell_error(result.why)
         for call in result.calls:

@@ -23,8 +23,9 @@ from refold import (
 )
 from refold.actors import ActorStopped, SystemClock
 from refold.events.core.errors import StreamDeleted
+from refold.events.core.ids import RunId, SessionId
 from refold.keeping import delete_session, deletion
-from refold.remote.follow import Stuck, follow_run
+from refold.remote.mirror import Stuck, follow_run, joined_mirror
 from refold.remote.protocol import Inbox
 from refold.remote.rows import InboxSend
 from refold.stores import FileBackend, InMemoryStore
@@ -196,6 +197,11 @@ async def test_the_runtime_that_owns_the_log_deletes_for_other_processes(tmp_pat
     await assert_sound(log)
 
 
+async def followed(log: Path, session: SessionId, run: RunId) -> RunResult | Stuck:
+    async with joined_mirror(log, SystemClock()) as mirror:
+        return await follow_run(mirror, session, run)
+
+
 async def test_another_process_does_not_wait_for_a_run_of_a_deleted_session(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     async with talking(log, provider=(model := Waiting()), inbox_poll_s=0.02) as runtime:
@@ -204,12 +210,12 @@ async def test_another_process_does_not_wait_for_a_run_of_a_deleted_session(tmp_
         await model.asked.wait()
         under_way = (await session.state_at()).run
         assert under_way is not None
-        following = asyncio.create_task(follow_run(log, session.id, under_way.id, SystemClock()))
+        following = asyncio.create_task(followed(log, session.id, under_way.id))
         await runtime.delete("alice", cancel=True)
         assert isinstance((await sending).outcome, Cancelled)
         ended = await following
         assert isinstance(ended, RunResult) or "was deleted" in ended.why
-        late = await follow_run(log, session.id, under_way.id, SystemClock())
+        late = await followed(log, session.id, under_way.id)
         assert isinstance(late, Stuck)
         assert late.why == "session 'alice' was deleted"
     assert found(tmp_path, "alice") == {}

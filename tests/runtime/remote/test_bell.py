@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold import AgentRuntime, ConfigError, PersistenceError, say
+from refold import AgentRuntime, ConfigError, PersistenceError, RunResult, connect, say
 from refold.bell import owner_end as bell
 from refold.bell.frames import Attend, Give, Look, address_of, bell_path, require_users_told, user_of
 from refold.bell.owner_end import Bell
+from tests.conformance.sessions import HeldAnswer
 from tests.runtime.remote.conftest import runtime_of
 
 
@@ -108,6 +109,29 @@ async def test_a_peer_of_whom_it_cannot_be_told_whose_it_is_is_let_go(
         monkeypatch.setattr(bell, "trusted_users", refuse)
         with connected(log) as peer:
             assert await asyncio.get_running_loop().sock_recv(peer, 4) == b""
+
+
+async def test_all_who_wait_in_one_loop_share_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    welcomed: list[object] = []
+
+    def welcome(owner: Bell, peer: Any, welcome: Callable[[Bell, Any], None] = Bell.welcome) -> None:
+        welcomed.append(peer)
+        welcome(owner, peer)
+
+    monkeypatch.setattr(Bell, "welcome", welcome)
+    log, model = tmp_path / "events.db", HeldAnswer("Done.")
+    async with runtime_of(log, model, say("Done.")):
+        session = connect(log).session("s")
+        async with session.follow():
+            run = await session.submit("hello")
+            waiting = [asyncio.create_task(call) for call in (run.result(), run.result(), session.send("and", key="k"))]
+            await model.asked.wait()
+            assert not await session.approvals()
+            model.gate.set()
+            assert [result.text for result in await asyncio.gather(*waiting) if isinstance(result, RunResult)] == [
+                "Done."
+            ] * 3
+    assert len(welcomed) == 1
 
 
 @pytest.mark.parametrize("length", [20, 250])

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -394,15 +394,23 @@ async def test_a_log_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Pat
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_log_that_its_owner_is_about_to_make_is_waited_for(log: Path) -> None:
+CALLS: dict[str, Callable[[refold.Connection], Awaitable[object]]] = {
+    "sessions": refold.Connection.sessions,
+    "send": lambda connection: connection.session("s").send("hello"),
+    "follow": lambda connection: connection.session("s").follow().__aenter__(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_log_that_its_owner_is_about_to_make_is_waited_for(log: Path, call: str) -> None:
     clock = ManualClock()
     about_to_make = await LogOwnership.acquire(log, wait_s=0)
-    waiting = asyncio.create_task(refold.connect(log, clock=clock).sessions())
+    waiting = asyncio.ensure_future(CALLS[call](refold.connect(log, clock=clock)))
     while not (clock.waiting() or waiting.done()):  # noqa: ASYNC110 - it has seen that there is no file
         await asyncio.sleep(0)
     about_to_make.release()
     async with runtime_of(log):
-        assert await hurried(clock, asyncio.wait_for(waiting, None)) == []
+        assert await hurried(clock, asyncio.wait_for(waiting, None)) is not None
 
 
 def test_what_cannot_be_connected_to_is_refused(log: Path) -> None:
