@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from refold.actors.kernel.clock import Clock, SystemClock
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import LogFormatError, PersistenceError, StreamDeleted
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
@@ -160,7 +161,7 @@ class ContainedStore:
         raise self._failure(failed, outcome.error)
 
     def _failure(self, failed: str, error: BaseException, *, outcome_unknown: bool = False) -> PersistenceError:
-        said = str(error) if isinstance(error, PersistenceError) else f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, PersistenceError) else error_words(error)
         failure = PersistenceError(f"{self.name}: {failed}: {said}", outcome_unknown=outcome_unknown)
         failure.__cause__ = error
         return failure

@@ -29,6 +29,7 @@ from refold.actors.calls.policy import Allow, Decision, Deny
 from refold.agents.agent import AnyAgent, with_subagents
 from refold.agents.loading import AgentSource, checked_source
 from refold.agents.redact import redaction_of_rules
+from refold.events.core.cleaning import error_words
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId
@@ -177,7 +178,7 @@ class Simulation:
         except ConfigError:
             raise  # It cannot be simulated, and has broken nothing.
         except Exception as error:  # noqa: BLE001 - The border of the simulated process, for every error it lets out.
-            self.monitor.note("ERROR", "", f"{type(error).__name__}: {error}")
+            self.monitor.note("ERROR", "", error_words(error))
         finally:
             self.monitor.exercised.add("ERROR")
             time_s = loop.time()

@@ -34,6 +34,7 @@ PURE_MODULES = {
     "enum",
     "functools",
     "difflib",
+    "dis",
     "hashlib",
     "heapq",
     "itertools",

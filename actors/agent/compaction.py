@@ -23,14 +23,14 @@ from refold.actors.calls.request import (
     context_of,
     sent_digest,
 )
-from refold.actors.calls.results import passes, text_of_error
+from refold.actors.calls.results import passes
 from refold.actors.calls.validation import checked_response
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import AskTimeout
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.shell.effects import once_log_allows
 from refold.actors.shell.messages import Envelope
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, text_of_error
 from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import CommandRejected, ConfigError, PersistenceError, ProviderError
 from refold.events.core.ids import PayloadHash

@@ -25,7 +25,7 @@ from refold.actors.calls.policy import MESSAGE_CHARACTERS_MAX, AnswerRules, Chec
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import BuiltRequest, OutgoingRequest, RequestMaker, WantedRequest
-from refold.actors.calls.results import error_words, lost_connection
+from refold.actors.calls.results import lost_connection
 from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
 from refold.actors.calls.validation import checked_delta, checked_response
 from refold.actors.kernel.actor import Actor
@@ -33,6 +33,7 @@ from refold.actors.kernel.errors import AskTimeout
 from refold.actors.kernel.ref import ActorRef, Vital
 from refold.actors.shell.effects import CANCEL_GRACE_S, CallUnderWay, call_under_way, once_log_allows
 from refold.actors.shell.messages import CancelEffect, Cause, EffectEnded, Envelope, tell_end, teller
+from refold.events.core.cleaning import error_words
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.model.configuration import RecoveryFunction

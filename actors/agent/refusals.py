@@ -17,7 +17,7 @@ import msgspec
 from refold.actors.calls.conversation import HistoryView
 from refold.actors.calls.policy import MESSAGE_CHARACTERS_MAX
 from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
-from refold.actors.calls.results import error_words
+from refold.events.core.cleaning import error_words
 from refold.events.core.content import AnswerContent, Message, tool_uses
 from refold.events.core.errors import ProviderError
 from refold.events.model.messages import ModelResponse

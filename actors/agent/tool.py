@@ -20,11 +20,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from refold.actors.calls.context import HookContext, SessionContext, running_context
-from refold.actors.calls.middleware import CallRefused
+from refold.actors.calls.middleware import CallRefused, ResultLost
 from refold.actors.calls.policy import recovery_text
 from refold.actors.calls.protocols import CallGuard, CallNotMade, NoSignOfLife, SessionObserver, ToolRules, ToolRunner
 from refold.actors.calls.questions import DeferredResult, Questions
-from refold.actors.calls.results import RESULT_BYTES_MAX, WithLimit, failure, result_in_steps, text_of_error
+from refold.actors.calls.results import RESULT_BYTES_MAX, WithLimit, failure, result_in_steps
 from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.actor import Actor
@@ -38,7 +38,6 @@ from refold.actors.shell.messages import CancelEffect, EffectEnded, Later, tell_
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
 from refold.events.core.errors import (
-    AgentLoopError,
     CircuitOpen,
     CommandRejected,
     LogFormatError,
@@ -270,9 +269,8 @@ class ToolActor(Actor):
             self._tell_text(running, f"The tool ran, and its result cannot be recorded: {error}", "permanent")
         except KeyboardInterrupt:
             raise
-        except AgentLoopError as error:  # What carries the body out has failed, so nobody knows how far it came.
-            log.error("%s: call %s cannot be carried out: %s", self.address, running.message.call, error)
-            await self._tell_broken(running, f"{CRASHED_TEXT} ({text_of_error(error)})", "crashed", error)
+        except ResultLost as error:
+            await self._tell_broken(running, f"The tool ran, and its result is lost: {error}", "crashed", error)
         except CallRefused as error:
             if error.broken:
                 await self._tell_broken(running, f"{error}. The call was not run.", "denied", error)

@@ -80,6 +80,10 @@ class CallRefused(Exception):
         self.broken = broken
 
 
+class ResultLost(AgentLoopError):
+    """A tool call whose body has run, and of whose result middleware made none."""
+
+
 class Hooks:
     """The middleware of one agent, in order of registration."""
 
@@ -155,16 +159,23 @@ class Hooks:
                 raise CallRefused(said.reason.strip() or "Denied: the call was not run.", broken=False)
 
     async def tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
-        """Return a result as the model is told it; the same object where no hook changed it."""
+        """Return a result as the model is told it; the same object where no hook changed it.
+
+        Raises:
+            ResultLost: a hook failed on it.
+        """
         for each in self._overriding("on_tool_result"):
             shown = msgspec.structs.replace(result, content=tuple(map(own_block, result.content)))
-            said = await self._called(each, "on_tool_result", context, shown)
-            if said is None:
-                continue
-            if not isinstance(said, ToolResultBlock):
-                raise _wrong(each, "on_tool_result", said, "a ToolResultBlock")
-            if not all(isinstance(block, GivenContent) for block in said.content):
-                raise _wrong(each, "on_tool_result", said.content, "texts and images")
+            try:
+                said = await self._called(each, "on_tool_result", context, shown)
+                if said is None:
+                    continue
+                if not isinstance(said, ToolResultBlock):
+                    raise _wrong(each, "on_tool_result", said, "a ToolResultBlock")
+                if not all(isinstance(block, GivenContent) for block in said.content):
+                    raise _wrong(each, "on_tool_result", said.content, "texts and images")
+            except AgentLoopError as error:
+                raise ResultLost(str(error)) from error
             content = tuple(piece for block in said.content for piece in result_blocks(block))
             changed = msgspec.structs.replace(said, tool_use_id=result.tool_use_id, content=content)
             result = changed if changed != result else result

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from refold.actors.calls.protocols import ToolRunner
-from refold.actors.calls.results import error_words, passes
-from refold.events.core.cleaning import clean_json, clean_text, recorded_reason
+from refold.actors.calls.results import passes
+from refold.events.core.cleaning import clean_json, clean_text, error_words, recorded_reason
 from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError, CommandRejected
 from refold.events.core.ids import RunId, SessionId

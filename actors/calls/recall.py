@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import msgspec
 
 from refold.actors.calls.context import SessionContext
-from refold.actors.calls.results import text_of_error
-from refold.events.core.cleaning import clean_text
+from refold.actors.calls.results import passes
+from refold.events.core.cleaning import clean_text, error_words, text_of_error
 from refold.events.core.ids import MemoryId, RunId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.context_window import about_tokens
@@ -100,7 +100,9 @@ class Recalling:
                     for item in found
                     if unmatched or getattr(item, "shared_words", None) != 0
                 ]
-            except Exception as error:  # noqa: BLE001 - The border to a memory, which may be the user's own.
+            except BaseException as error:  # The border to a memory, which may be the user's own.
+                if passes(error):
+                    raise
                 notes.append(_failed("nothing was recalled", error))
             else:
                 recalled, text = recall_text(given[: configuration.max_memory_recalls], configuration.max_memory_tokens)
@@ -108,7 +110,9 @@ class Recalling:
         if self._working_memory is not None:
             try:
                 text = clean_text(await seen_in(self._working_memory, context).prompt_text())
-            except Exception as error:  # noqa: BLE001 - Likewise.
+            except BaseException as error:  # Likewise.
+                if passes(error):
+                    raise
                 notes.append(_failed("the working memory was left out", error))
             else:
                 added += [SystemAddition("working_memory", text)] if text.strip() else []
@@ -124,7 +128,9 @@ class Recalling:
             try:
                 memory = seen_in(self._memory, context)
                 memory.note_recalled((MemoryId(item),), f"recall {key}")
-            except Exception as error:
+            except BaseException as error:
+                if passes(error):
+                    raise
                 log.exception("session %s: that %s was recalled is not noted: %s", session, item, text_of_error(error))
         return memory
 
@@ -150,7 +156,7 @@ def recall_text(found: Sequence[tuple[str, str]], max_tokens: int | None) -> tup
     return tuple(names), text if names else ""
 
 
-def _failed(what: str, error: Exception) -> str:
-    said = f"{type(error).__name__}: {text_of_error(error)}"[:2_000]
+def _failed(what: str, error: BaseException) -> str:
+    said = error_words(error)[:2_000]
     log.warning("%s: %s", what, said, exc_info=error)
     return f"{what} ({said})"

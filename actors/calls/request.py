@@ -18,9 +18,9 @@ from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.policy import Offer, offered_tools
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import Recalling, Remembered
-from refold.actors.calls.results import answer_of_user_code, error_words, text_of_error
+from refold.actors.calls.results import answer_of_user_code
 from refold.actors.calls.streaming import can_stream
-from refold.events.core.cleaning import Unrecordable, clean_text
+from refold.events.core.cleaning import Unrecordable, clean_text, error_words, text_of_error
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import AgentLoopError, ProviderError
 from refold.events.core.ids import PayloadHash, RunId, SessionId

@@ -8,7 +8,6 @@ So what was cut is text; half a JSON value never looks like one. An image is nev
 """
 
 import asyncio
-import dis
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard, cast
@@ -23,7 +22,9 @@ from refold.events.core.cleaning import (
     clean_json,
     clean_text,
     decoded_in_steps,
-    without_addresses,
+    error_words,
+    is_raised_by_code,
+    text_of_error,
 )
 from refold.events.core.content import (
     DocumentBlock,
@@ -323,16 +324,6 @@ def _singles(error: BaseException) -> list[BaseException]:
     return singles
 
 
-def is_raised_by_code(error: BaseException) -> bool:
-    """Tell whether an error that ends programs was raised by a statement, and not by a signal such as Ctrl-C's."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    if isinstance(error, SystemExit) or place is None:
-        return isinstance(error, SystemExit)
-    return place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-
-
 def passes(error: BaseException) -> bool:
     """Tell whether what comes out of user code is no failure of that: Ctrl-C, or the cancellation of this task."""
     if isinstance(error, asyncio.CancelledError):
@@ -350,18 +341,3 @@ async def answer_of_user_code(what: str, function: Callable[..., object], *given
         if passes(error):
             raise
         raise AgentLoopError(f"{what} failed: {error_words(error)}") from error
-
-
-def error_words(error: BaseException) -> str:
-    said = text_of_error(error)
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def text_of_error(error: BaseException) -> str:
-    """Return an error's text, clean; where the error itself cannot say it, a text that says that."""
-    try:
-        return clean_text(without_addresses(str.__str__(str(error))))
-    except BaseException as second:  # `__str__` is user code, and an error must not be lost to another.
-        if isinstance(second, KeyboardInterrupt) and not is_raised_by_code(second):
-            raise
-        return f"(its text cannot be had: {type(second).__name__})"

@@ -30,7 +30,8 @@ from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import START, STOP, ActorRef, Mailbox, Signal, System
 from refold.actors.kernel.reply import Handling, Reply, current_handling
-from refold.actors.kernel.supervision import Dependents, Moment, ParkedMessage, Passivation, describe, log
+from refold.actors.kernel.supervision import Dependents, Moment, ParkedMessage, Passivation, log
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import LogFormatError, RefoldError
 
 R = TypeVar("R")
@@ -407,9 +408,9 @@ class ActorCell(Mailbox[CellSystem]):
         if reply is not None:
             reply.settle(error=self._for_asker(error))
         elif isinstance(error, RefoldError):
-            self.system.set_aside(self.address, message, f"the actor refused it: {describe(error)}")
+            self.system.set_aside(self.address, message, f"the actor refused it: {error_words(error)}")
         else:
-            reason = f"the actor failed on it: {describe(error)}"
+            reason = f"the actor failed on it: {error_words(error)}"
             self.system.supervisor.parked.append(ParkedMessage(address=self.address, message=message, reason=reason))
         if isinstance(error, RefoldError):
             return
@@ -429,7 +430,7 @@ class ActorCell(Mailbox[CellSystem]):
         """Return the error itself, or ActorStopped for one that would act on the asker, such as CancelledError."""
         if isinstance(error, Exception):
             return error
-        stopped = ActorStopped(self.address, f"it let {describe(error)} out; whether it had an effect is unknown")
+        stopped = ActorStopped(self.address, f"it let {error_words(error)} out; whether it had an effect is unknown")
         stopped.__cause__ = error
         return stopped
 
@@ -454,7 +455,7 @@ class ActorCell(Mailbox[CellSystem]):
             pause_s = self.system.supervisor.judge(self.address, error, during, self._restarts_s)
             if pause_s is None:
                 why = "its log is damaged" if isinstance(error, LogFormatError) else "it failed too often"
-                reason = f"{why} and it was stopped; the last failure was {describe(error)}"
+                reason = f"{why} and it was stopped; the last failure was {error_words(error)}"
                 self.system.remember_failed(self.address, reason)
                 self._close(reason)
                 return
@@ -472,7 +473,7 @@ class ActorCell(Mailbox[CellSystem]):
 
     def _end_by(self, error: BaseException, reply: Reply | None) -> None:
         """End with our task or our loop: answer every asker, leave nothing behind that claims to live."""
-        reason = f"its event loop or task was ended by {describe(error)}"
+        reason = f"its event loop or task was ended by {error_words(error)}"
         if isinstance(error, CancelledError) and self.actor is not None:
             log.info("the task of actor %s was cancelled, by other code or with its loop", self.address)
             self.actor.on_cancelled()
@@ -513,7 +514,7 @@ class ActorCell(Mailbox[CellSystem]):
             await self._end_dependents(now=True)
             if isinstance(error, _Interrupted):
                 error = ActorStopped(self.address, "it was stopped while it started")
-            self._close(f"it did not start: {describe(error)}")
+            self._close(f"it did not start: {error_words(error)}")
             if reply is not None:
                 reply.settle(error=self._for_asker(error))
         else:

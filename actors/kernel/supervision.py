@@ -24,6 +24,7 @@ import msgspec
 from refold.actors.kernel.clock import Clock, Timer
 from refold.actors.kernel.errors import AskCycle
 from refold.actors.kernel.reply import TIMER_RESOLUTION_S, Reply
+from refold.events.core.cleaning import error_words, text_of_error
 from refold.events.core.errors import ConfigError, LogFormatError
 
 log = logging.getLogger("refold.actors")
@@ -117,7 +118,7 @@ class Supervisor:
 
     def begun_again(self, name: str, error: BaseException, restarts: int) -> None:
         self.background_restarts += 1
-        said = str(error) or "it was cancelled by other code"
+        said = text_of_error(error) or "it was cancelled by other code"
         self._tell(f"background/{name}", error, said, "background", restarts, stopped=False)
 
     def report(
@@ -134,8 +135,8 @@ class Supervisor:
             )
         else:
             outcome = "nothing else changes for it"
-        log.error("actor %s failed in %s: %s; %s", address, during, describe(error), outcome, exc_info=error)
-        self._tell(address, error, str(error), during, restarts, stopped=stopped)
+        log.error("actor %s failed in %s: %s; %s", address, during, error_words(error), outcome, exc_info=error)
+        self._tell(address, error, text_of_error(error), during, restarts, stopped=stopped)
 
     def _tell(
         self, address: str, error: BaseException, said: str, during: Moment, restarts: int, *, stopped: bool
@@ -155,10 +156,6 @@ class Supervisor:
             self._on_failure(failure)
         except Exception:
             log.exception("on_failure itself failed while it was told of %s", failure)
-
-
-def describe(error: BaseException) -> str:
-    return f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
 
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -254,7 +251,7 @@ class Background:
         # Told of only now: a loop that is torn down cancels all tasks, and does not come this far.
         self.restarts += 1
         failed = None if isinstance(error, asyncio.CancelledError) else error
-        cause = f"failed: {describe(failed)}" if failed is not None else "was cancelled by other code"
+        cause = f"failed: {error_words(failed)}" if failed is not None else "was cancelled by other code"
         log.error("%s %s; it begins again", self.name, cause, exc_info=failed)
         self._begin()
         if self._report is not None:
@@ -345,7 +342,7 @@ async def _contained(work: Coroutine[Any, Any, R]) -> R:
     try:
         return await work
     except SystemExit as error:
-        raise RuntimeError(f"background work raised {describe(error)}") from error
+        raise RuntimeError(f"background work raised {error_words(error)}") from error
 
 
 class Passivation:

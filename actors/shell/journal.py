@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from refold.actors.kernel.supervision import Background
 from refold.actors.shell.snapshots import Snapshots
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import LogInUse, PersistenceError, StreamDeleted, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
@@ -286,7 +287,7 @@ class Journal:
         if isinstance(error, PersistenceError):
             return error
         failure = PersistenceError(
-            f"the store {self.store.name} failed: {type(error).__name__}: {error}", outcome_unknown=outcome_unknown
+            f"the store {self.store.name} failed: {error_words(error)}", outcome_unknown=outcome_unknown
         )
         failure.__cause__ = error
         return failure

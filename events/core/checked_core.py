@@ -21,7 +21,7 @@ from typing import Any, TypeGuard, TypeVar, get_args
 
 import msgspec
 
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, error_words
 from refold.events.core.codec import EventCodec, Upcasters
 from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed
 from refold.events.core.event import Event
@@ -279,10 +279,12 @@ class CheckedCore(PureCore[S, C, E]):
             raise CoreFailed(f"{self.name}.{function} must not refuse; only admit may") from None
         except CoreFailed:
             raise
-        except Exception as error:
+        except BaseException as error:  # Of code that awaits nothing: a CancelledError is its own.
+            if isinstance(error, KeyboardInterrupt):
+                raise
             place = f" of version {version}" if version else ""
             raise CoreFailed(
-                f"{self.name}.{function} fails on the {type(given).__name__}{place}: {type(error).__name__}: {error}"
+                f"{self.name}.{function} fails on the {type(given).__name__}{place}: {error_words(error)}"
             ) from error
 
     def _recorded(self, event: E) -> E:

@@ -5,6 +5,7 @@ The rule: nothing is written that cannot be read back, and what is refused is na
 """
 
 import codecs
+import dis
 import math
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence, Set
@@ -236,3 +237,28 @@ def recorded_reason(reason: object) -> str:
     except Exception as error:  # noqa: BLE001 - `__str__` is user code, and what the reason is given for must not fail.
         said = f"(a reason that cannot be had: {type(error).__name__})"
     return clean_text(without_addresses(said)[:REASON_CHARACTERS_MAX])
+
+
+def error_words(error: BaseException) -> str:
+    said = text_of_error(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def text_of_error(error: BaseException) -> str:
+    """Return an error's text, clean; where the error itself cannot say it, a text that says that."""
+    try:
+        return clean_text(without_addresses(str.__str__(str(error))))
+    except BaseException as second:  # `__str__` is user code, and an error must not be lost to another.
+        if isinstance(second, KeyboardInterrupt) and not is_raised_by_code(second):
+            raise
+        return f"(its text cannot be had: {type(second).__name__})"
+
+
+def is_raised_by_code(error: BaseException) -> bool:
+    """Tell whether an error that ends programs was raised by a statement, and not by a signal such as Ctrl-C's."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if isinstance(error, SystemExit) or place is None:
+        return isinstance(error, SystemExit)
+    return place.tb_frame.f_code.co_code[place.tb_lasti] == dis.opmap["RAISE_VARARGS"]

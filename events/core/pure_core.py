@@ -34,6 +34,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_orig
 import msgspec
 from msgspec.structs import force_setattr
 
+from refold.events.core.cleaning import error_words
 from refold.events.core.codec import Upcaster
 from refold.events.core.errors import ConfigError, CoreFailed, LogFormatError
 from refold.events.core.event import Event
@@ -320,7 +321,7 @@ def evolve_all(core: PureCore[S, C, E], events: Iterable[E], state: S | None = N
             current = evolve(current, event)
     except (AssertionError, CoreFailed, LookupError, AttributeError, TypeError, ValueError) as error:
         plain = isinstance(error, AssertionError | CoreFailed)
-        said = str(error) if plain else f"{type(error).__name__}: {error}"
+        said = str(error) if plain else error_words(error)
         raise LogFormatError(
             f"version {version} contradicts the events before it: {said}; `refold check` says where"
         ) from error

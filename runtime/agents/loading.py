@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from refold.agents.agent import AnyAgent, is_agent
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import ConfigError
 from refold.events.core.pure_core import PureCore
 
@@ -73,7 +74,7 @@ def failure_words(error: BaseException) -> str:
 
     The line is the innermost one outside of Refold and of Python's own library.
     """
-    words = f": {type(error).__name__}: {error}"
+    words = f": {error_words(error)}"
     if isinstance(error, SyntaxError):
         return words
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -11,7 +11,7 @@ from refold.actors.calls.tool_context import ToolContext
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AnyAgent
 from refold.events.core.content import JsonObject, ResultContent, ToolResultBlock, text_of
-from refold.events.core.errors import AgentLoopError, ToolError
+from refold.events.core.errors import ToolError
 from refold.events.model.payloads import spill
 from refold.events.secrets.redaction import Redaction
 from refold.tools.registry import ToolRegistry
@@ -37,7 +37,7 @@ class HookedTools(ToolRegistry):
         await self._hooks.tool_call(where, ToolCall(tool=name, input=copy.deepcopy(arguments)))
         try:
             value = await self._value(name, arguments, context)
-        except (AgentLoopError, CallRefused):
+        except CallRefused:
             raise
         except Exception as error:
             await self._after_failure(where, context, error)

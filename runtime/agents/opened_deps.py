@@ -21,6 +21,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from typing import Any, cast
 
 from refold.actors.calls.context import Dependencies
+from refold.actors.calls.results import passes
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.supervision import Background
 from refold.actors.kernel.system import ActorSystem, ends_within
@@ -48,8 +49,10 @@ async def opened(source: object, of: str, stack: AsyncExitStack) -> object:
             return await stack.enter_async_context(cast("AbstractAsyncContextManager[object]", made))
         if _is_plain_manager(made):
             return stack.enter_context(cast("AbstractContextManager[object]", made))
-    except (Exception, SystemExit) as error:  # The border to the user's code.
-        again = made is source and not isinstance(error, OSError)
+    except BaseException as error:  # The border to the user's code.
+        if passes(error):
+            raise
+        again = made is source and not (_is_factory(source) or isinstance(error, OSError))
         hint = "; what can be entered once only is given as the function that makes it: deps=open_deps" if again else ""
         raise ConfigError(f"the deps of {of} cannot be opened{failure_words(error)}{hint}") from error
     if inspect.iscoroutine(made):
@@ -105,7 +108,9 @@ class OpenedDeps:
                 if not first.done():
                     first.set_result(None)
                 await self._over.wait()
-        except Exception as error:
+        except BaseException as error:  # The border to the user's code.
+            if passes(error):
+                raise
             if not first.done():
                 self._over.set()
                 first.set_exception(error)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 
-from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
+from refold.events.core.cleaning import Unrecordable, clean_json, clean_text, error_words
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.model.configuration import AgentConfig
@@ -191,7 +191,7 @@ def with_skills(config: AgentConfig, skills: Sequence[Skill], prompter: SkillPro
     except RefoldError:
         raise
     except Exception as error:  # The border to user code.
-        raise ConfigError(f"the skill prompter failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"the skill prompter failed: {error_words(error)}") from error
     if not isinstance(said, str) or clean_text(said) != said:
         raise ConfigError(f"the skill prompter must return valid text, not {said!r:.60}")
     prompt = "\n\n".join(part for part in (config.fixed_prompt, said) if part)

@@ -15,7 +15,6 @@ from refold.actors.agent.session import SessionSetting
 from refold.actors.agent.subsession import ChildInput, child_session
 from refold.actors.calls.conversation import Conversation, own_copy
 from refold.actors.calls.questions import CallFailed
-from refold.actors.calls.results import error_words
 from refold.actors.calls.tool_context import CallingTool, ShownHistory, ToolContext
 from refold.actors.calls.validation import checked_messages
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
@@ -24,6 +23,7 @@ from refold.actors.shell.effects import RECORD_RETRY_S, once_log_allows
 from refold.actors.shell.messages import Envelope, Performed, read_state
 from refold.agents.agent import AnyAgent
 from refold.context import RuntimeContext
+from refold.events.core.cleaning import error_words
 from refold.events.core.content import ErrorKind, Message
 from refold.events.core.errors import BackpressureShed, CommandRejected, PersistenceError, ToolError
 from refold.events.core.ids import AgentId, PayloadHash, stream_name

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from refold.actors.kernel.reply import ActorFuture
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.kinds.semantic import check_embedding
 from refold.memory.stream_object import in_thread
@@ -150,11 +151,11 @@ class Embedder:
         try:
             return self._embed(text)
         except Exception as error:
-            raise AgentMemoryError(f"{what} could not be made: {type(error).__name__}: {error}") from error
+            raise AgentMemoryError(f"{what} could not be made: {error_words(error)}") from error
 
 
 async def _awaited(vector: Awaitable[Vector], what: str) -> Vector:
     try:
         return await vector
     except Exception as error:
-        raise AgentMemoryError(f"{what} could not be made: {type(error).__name__}: {error}") from error
+        raise AgentMemoryError(f"{what} could not be made: {error_words(error)}") from error

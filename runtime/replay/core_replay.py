@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import force_setattr
 
+from refold.events.core.cleaning import error_words
 from refold.events.core.codec import EventCodec
 from refold.events.core.content import Json, Message, ToolResultBlock
 from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
@@ -320,7 +321,7 @@ def _words_of_fault(error: BaseException) -> str:
     if isinstance(error, CoreFailed):
         words, error = str(error), error.__cause__ or error
     else:
-        words = f"{type(error).__name__}: {error}"
+        words = error_words(error)
     lines = [
         f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
         for frame, line in walk_tb(error.__traceback__)
@@ -508,7 +509,7 @@ def admitted_otherwise(
         except CommandRejected as error:
             refused = str(error)
         except CODE_ERRORS as error:
-            refused = f"{type(error).__name__}: {error}"
+            refused = error_words(error)
     if now is not None and type(now) is kind:
         force_setattr(now, "at", stimulus.at)
         if now == stimulus:  # Nearly always.

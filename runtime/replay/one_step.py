@@ -19,8 +19,8 @@ import msgspec
 from refold.actors.agent.subsession import ancestors_of
 from refold.actors.calls.context import SessionContext, session_context
 from refold.actors.calls.middleware import Middleware
-from refold.actors.calls.results import error_words
 from refold.agents.agent import AnyAgent, SubagentTool
+from refold.events.core.cleaning import error_words
 from refold.events.core.content import Json
 from refold.events.core.difference import NOTHING, json_of
 from refold.events.core.errors import ConfigError

@@ -28,7 +28,6 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast, overload, runt
 import msgspec
 
 from refold.actors.agent.breaker import BreakerActor, OfCircuit, tell_opened
-from refold.actors.calls.results import text_of_error
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
@@ -36,6 +35,7 @@ from refold.actors.kernel.reply import ActorFuture
 from refold.actors.kernel.system import ActorSystem
 from refold.actors.shell.effects import CallUnderWay, call_under_way
 from refold.actors.shell.messages import Performed
+from refold.events.core.cleaning import text_of_error
 from refold.events.core.errors import CircuitOpen, ConfigError, PersistenceError, ProviderError, RefoldError, ToolError
 from refold.events.core.event import SECOND_US
 from refold.events.core.records import event_ref

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import ConfigError, PipelineError
 from refold.events.core.ids import checked_identifier
 
@@ -77,7 +78,7 @@ class Pipeline:
 
 
 def _failed(name: str, error: Exception) -> PipelineError:
-    return PipelineError(name, f"failed: {type(error).__name__}: {error}")
+    return PipelineError(name, f"failed: {error_words(error)}")
 
 
 def _checked(name: str, made: object) -> str:

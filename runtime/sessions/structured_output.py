@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from refold.actors.calls.results import text_of_error
-from refold.events.core.cleaning import clean_text
+from refold.actors.calls.results import passes
+from refold.events.core.cleaning import clean_text, error_words, text_of_error
 from refold.events.core.content import Json, JsonObject
 from refold.events.core.errors import AgentLoopError, ConfigError, ToolError
 from refold.events.model.configuration import AgentConfig, AgentConfiguration
@@ -224,6 +224,10 @@ def _taking(function: Callable[..., object]) -> Callable[[int], bool]:
     return takes
 
 
+def _named(validator: Callable[..., object]) -> str:
+    return f"the output validator {getattr(validator, '__name__', type(validator).__name__)}"
+
+
 class OutputCheck:
     """Says why a final answer's text does not fit a type, or is not accepted by validators."""
 
@@ -236,8 +240,8 @@ class OutputCheck:
         """Return what the model is told of a text that does not fit, or is not accepted; or None.
 
         Raises:
-            AgentLoopError: a validator returned something else than None or the answer.
-            Exception: what else a validator raised.
+            AgentLoopError: the type, or a validator, failed on it in another way, or a validator returned something
+                else than None or the answer.
         """
         value: object = text
         if self._output_type is not None:
@@ -247,6 +251,12 @@ class OutputCheck:
                 said = str(error)
                 told = INSTRUCTION.format(schema=self._schema) if len(self._schema) <= SCHEMA_REPEATED_MAX else AGAIN
                 return f"{said[0].upper()}{said[1:]}\n{told}"
+            except BaseException as error:  # The border to user code, which awaits nothing.
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                raise AgentLoopError(
+                    f"{_name(self._output_type)} failed on the answer: {error_words(error)}"
+                ) from error
         for validator, arguments in self._validators.items():
             call = cast("Callable[..., object]", validator)
             try:
@@ -254,9 +264,13 @@ class OutputCheck:
                 returned = await returned if inspect.isawaitable(returned) else returned
             except (ToolError, ValueError) as error:
                 return f"{NOT_ACCEPTED}{text_of_error(error) or type(error).__name__}"
+            except BaseException as error:  # The border to user code.
+                if passes(error):
+                    raise
+                raise AgentLoopError(f"{_named(call)} failed: {error_words(error)}") from error
             if returned is not None and returned is not value:
                 raise AgentLoopError(
-                    f"an output validator returned {returned!r:.80}; it must return None or the answer, and raise "
+                    f"{_named(call)} gave {type(returned).__name__}; it must return None or the answer, and raise "
                     "ModelRetry to have the model asked again"
                 )
         return None

@@ -16,8 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
 
-from refold.actors.calls.results import text_of_error
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, text_of_error
 from refold.events.core.errors import AgentLoopError, CommandRejected, LogFormatError
 
 T = TypeVar("T")

@@ -16,12 +16,12 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack
 
 from refold.actors.calls.middleware import CallRefused
 from refold.actors.calls.protocols import NO_RULES, ToolRules
-from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, error_words, text_of_error
+from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.thread_pool import LateOutcome, ThreadPool
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, error_words, text_of_error
 from refold.events.core.content import JsonObject
-from refold.events.core.errors import AgentLoopError, ConfigError, ToolError
+from refold.events.core.errors import ConfigError, ToolError
 from refold.events.model.configuration import ToolSpec
 from refold.events.session.events import Verdict
 from refold.memory.stream_object import StreamObject
@@ -410,6 +410,7 @@ async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContex
     begun. Cancelled without the token, or once more, it raises at once and leaves the thread to itself.
 
     Raises:
+        CallRefused: the machine has no thread to give.
         ConfigError: the pool is closed.
         asyncio.CancelledError: the task was cancelled, or the body raised it.
         RuntimeError: the body raised SystemExit or the like.
@@ -424,7 +425,7 @@ async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContex
     try:
         work = pool.submit(call, name=name)
     except RuntimeError as error:  # The machine has no thread to give.
-        raise AgentLoopError(f"no thread could be started for {name}: {error}") from error
+        raise CallRefused(f"No thread could be started for {name}: {error}", broken=True) from error
     try:
         return await work
     except asyncio.CancelledError:

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import PersistenceError
 from refold.stores.append_rules import BYTES_MAX
 
@@ -134,7 +135,7 @@ async def save_in(backend: PersistenceBackend, key: str, value: bytes) -> None:
     except PersistenceError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        said = error_words(error)
         place = type(backend).__name__  # Its name is user code too.
         failed = f"the value of {shown(key)} could not be saved in {place}: {said}"
         raise PersistenceError(failed, outcome_unknown=True) from error

@@ -1,5 +1,6 @@
 """What the writer of a first core gets wrong, hosted: each mistake is said in words of that core, and costs nothing."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -34,6 +35,11 @@ class Account(events.State):
     rung: bool = False
 
 
+class UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("cannot be said")
+
+
 class Bank(events.PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
     """Withdraws money, and rings five seconds later."""
 
@@ -43,6 +49,8 @@ class Bank(events.PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
     def admit(self, state: Account, command: Withdraw | Ring) -> Any:
         if isinstance(command, Ring):
             return Rang()
+        if self.fault == "admit exits":
+            raise SystemExit(3)
         if self.fault == "admit changes":
             state.balance += 1_000_000
         if self.fault == "admit changes and refuses":
@@ -51,6 +59,10 @@ class Bank(events.PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
         return None if self.fault == "admit gives nothing" else Withdrawn(amount=command.amount)
 
     def evolve(self, state: Account, event: Withdrawn | Rang) -> Account:
+        if self.fault == "evolve is cancelled":
+            raise asyncio.CancelledError
+        if self.fault == "evolve cannot say":
+            raise UnsayableError
         if isinstance(event, Withdrawn):
             state.balance -= event.amount
             state.at = event.at
@@ -117,6 +129,9 @@ async def test_a_time_is_written_as_seconds_after_an_event(world: World) -> None
         ("admit gives nothing", "Bank.admit gave nothing for Withdraw(key='k', amount=500)"),
         ("admit changes", "Bank.admit changes the state on the Withdraw; only evolve may"),
         ("admit changes and refuses", "Bank.admit changes the state on the Withdraw; only evolve may"),
+        ("admit exits", "Bank.admit fails on the Withdraw: SystemExit: 3"),
+        ("evolve is cancelled", "Bank.evolve fails on the Withdrawn of version 1: CancelledError"),
+        ("evolve cannot say", "version 1: UnsayableError: (its text cannot be had: RuntimeError)"),
         ("a time in seconds", "the time 1750000005; due_at is an int of microseconds since the epoch, UTC"),
         ("a float", "the time 1750000005000000.0; due_at is an int of microseconds since the epoch, UTC"),
     ],

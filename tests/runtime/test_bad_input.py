@@ -45,8 +45,8 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import PayloadHash, ToolCallId
 from refold.events.session.events import ModelResponded, ToolApprovalRequested
-from refold.stores import EventStore
-from tests.conformance.sessions import Seen, checked_log, requests_of, results_of
+from refold.stores import EventStore, InMemoryStore
+from tests.conformance.sessions import Hooked, Seen, checked_log, requests_of, results_of
 from tests.runtime.talking import talking
 
 STORED = StoredBlock(hash=PayloadHash("0" * 64), bytes=5, holds="text")
@@ -136,7 +136,30 @@ KEYED: dict[str, Callable[[Session, Any], Any]] = {
     "decide": lambda session, key: session.decide("call_1_0", allow=True, key=key),
     "import": lambda session, key: session.import_history([user(TextBlock(text="x"))], key=key),
 }
+
+
+async def events_after(session: Session, version: Any) -> None:
+    _ = [recorded async for recorded in session.events(after_version=version)]
+
+
+VERSIONS: list[Any] = ["3", "", True, 1.5, b"3", [3]]
+VERSIONED: dict[str, Callable[[Session, Any], Any]] = {
+    "rewind": lambda session, version: session.rewind(version),
+    "take_back": lambda session, version: session.take_back(version),
+    "set_aside": lambda session, version: session.set_aside(version),
+    "state_at": lambda session, version: session.state_at(version),
+    "events": events_after,
+}
 REFUSED = [
+    *(
+        pytest.param(
+            lambda session, version=version, do=do: do(session, version),
+            *(ConfigError, "must be a version of the session, an integer, not"),
+            id=f"{name}: version {version!r}",
+        )
+        for version in VERSIONS
+        for name, do in VERSIONED.items()
+    ),
     *(
         pytest.param(lambda session, given=given: session.send(given), CommandRejected, said, id=f"input {n}: {said}")
         for n, (said, given) in enumerate(INPUTS)
@@ -537,6 +560,22 @@ async def test_a_tool_that_raises_anything_gives_the_model_an_error_and_the_run_
     result, (outcome,) = await answered(log, use("work"), say("done"), tools=[made])
     assert (result.text, outcome.is_error, outcome.kind) == ("done", True, "permanent")
     assert outcome.text
+
+
+async def test_a_tool_that_asks_another_session_in_vain_fails_and_its_own_run_goes_on(log: EventStore) -> None:
+    async def ask() -> str:
+        """Ask a session whose model fails."""
+        async with talking(RuntimeError("down"), log=InMemoryStore()) as (other, _):
+            return (await other.send("Are you there?")).output
+
+    hooked = Hooked(on_tool_result=lambda _, result: shown.append(result))
+    shown: list[ToolResultBlock] = []
+    result, (outcome,) = await answered(log, use("ask"), say("done"), tools=[tool(ask)], middleware=[hooked])
+    assert (result.text, outcome.kind) == ("done", "permanent")
+    assert (
+        outcome.text == "RunNotCompleted: the run run_3 has no answer, since it failed (agent_loop): RuntimeError: down"
+    )
+    assert [each.text for each in shown] == [outcome.text]
 
 
 LATE, GONE, ONE = TimeoutError("late"), ConnectionError("gone"), ValueError("one")

@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 
 import httpx
 
-from refold.actors.calls.results import text_of_error
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import ProviderError
 from refold.events.model.configuration import RETRY_AFTER_S_MAX
 from refold.events.secrets.redaction import Redaction
@@ -193,9 +193,7 @@ class HttpExchange:
                 f"the connection to {self.host} failed: {_reason(error)}", kind="connection", retryable=True
             )
         except Exception as error:  # noqa: BLE001 - a transport may be the user's own; the error may hold the key
-            failure = ProviderError(
-                f"the transport to {self.host} failed: {type(error).__name__}: {text_of_error(error)}"
-            )
+            failure = ProviderError(f"the transport to {self.host} failed: {error_words(error)}")
         raise failure  # Out here, so that it does not lead to the library's exception.
 
     def _not_complete(self) -> str:

@@ -18,10 +18,9 @@ import msgspec
 
 from refold.actors.agent.compaction import Summarising
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
-from refold.actors.calls.results import error_words
 from refold.actors.calls.streaming import can_stream
 from refold.actors.calls.validation import checked_response
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, error_words
 from refold.events.core.content import AnswerContent, ImageBlock, Message, ToolUseBlock, text_of, tool_uses
 from refold.events.core.difference import Difference, differences, json_of
 from refold.events.core.errors import ConfigError, ProviderError

@@ -26,12 +26,13 @@ from refold.actors.agent.subsession import ancestors_of
 from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.policy import Allow, Decision, Deny
 from refold.actors.calls.questions import CallFailed
-from refold.actors.calls.results import error_words, lost_connection
+from refold.actors.calls.results import lost_connection
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.kernel.clock import SystemClock
 from refold.agents.agent import AgentTool, AnyAgent, HandoffTool, is_agent, with_subagents
 from refold.agents.redact import redaction_of_agents
 from refold.agents.skill import LOAD_SKILL
+from refold.events.core.cleaning import error_words
 from refold.events.core.content import ErrorKind, JsonObject, ResultContent, text_of, tool_uses
 from refold.events.core.errors import ProviderError, RefoldError
 from refold.events.core.ids import AgentId, PayloadHash, SessionId, StreamName, ToolCallId, stream_name

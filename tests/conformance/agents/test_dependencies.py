@@ -451,6 +451,18 @@ def _broken() -> Desk:
     raise ValueError("no database")
 
 
+def _raising(error: BaseException) -> Callable[[], Desk]:
+    def open_desk() -> Desk:
+        raise error
+
+    return open_desk
+
+
+class _UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("cannot be said")
+
+
 @asynccontextmanager
 async def _broken_manager() -> AsyncIterator[Desk]:
     raise OSError("no network")
@@ -462,7 +474,16 @@ async def _broken_manager() -> AsyncIterator[Desk]:
     [
         (
             lambda: _broken,
-            r"the deps of the agent 'agent' cannot be opened at .*test_dependencies.py:\d+: ValueError: no",
+            r"the deps of the agent 'agent' cannot be opened at .*test_dependencies.py:\d+: ValueError: no database$",
+        ),
+        *(
+            (lambda error=error: _raising(error), rf"the deps of the agent 'agent' cannot be opened at .*: {said}$")
+            for error, said in (
+                (SystemExit(3), "SystemExit: 3"),
+                (asyncio.CancelledError(), "CancelledError"),
+                (BaseExceptionGroup("two", [SystemExit(1)]), r"BaseExceptionGroup: two \(1 sub-exception\)"),
+                (_UnsayableError(), r"_UnsayableError: \(its text cannot be had: RuntimeError\)"),
+            )
         ),
         (lambda: _broken_manager, r"cannot be opened at .*: OSError: no network$"),
         (lambda: _no_decorator, "are a generator; put @asynccontextmanager above the function"),
@@ -492,7 +513,7 @@ async def test_a_manager_that_can_be_entered_once_only_says_so_the_second_time()
         await AgentRuntime(agent).open()
 
 
-@pytest.mark.parametrize("ends", ["raises", "hangs"])
+@pytest.mark.parametrize("ends", ["raises", "exits", "hangs"])
 async def test_deps_that_do_not_close_keep_no_runtime_open(ends: str, caplog: pytest.LogCaptureFixture) -> None:
     clock, hanging = ManualClock(), asyncio.Event()
 
@@ -501,6 +522,8 @@ async def test_deps_that_do_not_close_keep_no_runtime_open(ends: str, caplog: py
         yield Desk()
         if ends == "raises":
             raise ValueError("cannot close")
+        if ends == "exits":
+            raise SystemExit(3)
         hanging.set()
         await asyncio.Event().wait()
 
@@ -512,7 +535,7 @@ async def test_deps_that_do_not_close_keep_no_runtime_open(ends: str, caplog: py
             await hanging.wait()
             await clock.advance(3)
         await closing
-    assert ("did not close in order" in caplog.text) == (ends == "raises")
+    assert ("did not close in order" in caplog.text) == (ends != "hangs")
 
 
 async def test_a_runtime_that_is_cancelled_while_its_deps_open_lets_go_of_the_log() -> None:

@@ -36,7 +36,7 @@ class Episodes:
         self.known = known
         self.asked: list[tuple[str, str, int]] = []
         self.noted: list[tuple[tuple[MemoryId, ...], str | None]] = []
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def look(self, agent: str, query: str, limit: int) -> ActorFuture[list[Found]]:
         self.asked.append((agent, query, limit))
@@ -58,12 +58,12 @@ class Episodes:
 class Notes:
     """A working memory."""
 
-    def __init__(self, text: str | Exception) -> None:
+    def __init__(self, text: str | BaseException) -> None:
         self.text = text
 
     def prompt_text(self) -> ActorFuture[str]:
         future: ActorFuture[str] = ActorFuture()
-        if isinstance(self.text, Exception):
+        if isinstance(self.text, BaseException):
             future.settle(error=self.text)
         else:
             future.set(self.text)
@@ -154,19 +154,20 @@ async def test_an_input_without_words_asks_no_memory(log: EventStore) -> None:
         assert memory.asked == []
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, asyncio.CancelledError])
 async def test_a_memory_that_fails_costs_what_it_would_have_said_and_the_log_says_so(
-    log: EventStore, caplog: pytest.LogCaptureFixture
+    log: EventStore, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     memory = Episodes(TEA)
-    memory.error = RuntimeError("out of mind")
-    notes = Notes(RuntimeError("torn"))
+    memory.error = kind("out of mind")
+    notes = Notes(kind("torn"))
     with caplog.at_level(logging.WARNING, "refold.model"):
         async with opened(log, say("a"), memory=memory, working_memory=notes) as (_, session):
             assert isinstance((await session.send("anna")).outcome, Completed)
             (answered,) = await events_of(session, ModelResponded)
             assert answered.request.prepared.notes == (
-                "nothing was recalled (RuntimeError: out of mind)",
-                "the working memory was left out (RuntimeError: torn)",
+                f"nothing was recalled ({kind.__name__}: out of mind)",
+                f"the working memory was left out ({kind.__name__}: torn)",
             )
     assert "out of mind" in caplog.text
 

@@ -119,6 +119,23 @@ def breaks(plan: Plan) -> None:
     raise KeyError(plan.goal)
 
 
+def ends(plan: Plan) -> None:
+    raise SystemExit(3)
+
+
+async def stops(plan: Plan) -> None:
+    raise asyncio.CancelledError
+
+
+class Counted(msgspec.Struct):
+    """What fails on some values by itself."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        {1: "one", 2: "two"}[self.steps]
+
+
 CHECKED = {"output_type": Plan, "output_validators": [boils, is_short]}
 EMPTY, LONG = '{"goal": "tea", "steps": []}', '{"goal": "tea", "steps": ["a", "b", "c"]}'
 
@@ -156,10 +173,20 @@ CASES = {
             options={"output_type": Plan, "output_validators": [validator]},
         )
         for what, validator, words in (
-            ("changes the answer", changes, "AgentLoopError: an output validator returned Plan("),
-            ("fails itself", breaks, "KeyError: 'tea'"),
+            ("changes the answer", changes, "AgentLoopError: the output validator changes gave Plan; "),
+            ("fails itself", breaks, "AgentLoopError: the output validator breaks failed: KeyError: 'tea'"),
+            ("ends programs", ends, "AgentLoopError: the output validator ends failed: SystemExit: 3"),
+            ("is cancelled itself", stops, "AgentLoopError: the output validator stops failed: CancelledError"),
         )
     },
+    "a type that fails on an answer by itself fails the run, and is named": Case(
+        [refold.say('{"steps": 3}'), refold.say('{"steps": 2}')],
+        [
+            send("go", Fails("agent_loop", "AgentLoopError: Counted failed on the answer: KeyError: 3")),
+            [send("again", refold.Completed()), planned(Counted(2))],
+        ],
+        options={"output_type": Counted},
+    ),
     "A18: an answer that fits is taken and read as a value": typed(
         [LOOK, refold.say(PLAN)],
         [send("make tea", PLAN, turns=2), planned(), check(prompt, (True, True))],
