@@ -33,7 +33,7 @@ from refold.publishing.subscription import CAPACITY, FollowableSession, ReadingP
 from refold.remote import rows
 from refold.remote.mirror import follow_run, joined_mirror
 from refold.remote.protocol import row_of_fork, send_command
-from refold.sessions.access import checked_name, describe_command
+from refold.sessions.access import checked_name, checked_version, describe_command
 from refold.sessions.inputs import Input, RunOverrides, run_options
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import RunReader, known_run
@@ -289,10 +289,11 @@ class ConnectedSession(ConnectedForPeople):
         """Yield the session's recorded events with a version greater than `after_version`, up to now.
 
         Raises:
+            ConfigError: that can be no version.
             PersistenceError: the log cannot be read.
         """
+        version = checked_version(after_version, "after_version")
         async with self._log() as log:
-            version = after_version
             while page := await log.recorded_after(self.id, version, EVENTS_PAGE):
                 await self._named.require(log.store)
                 for recorded in page:

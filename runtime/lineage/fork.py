@@ -62,6 +62,10 @@ class WantedFork(msgspec.Struct, frozen=True, kw_only=True):
         results: Results = self.results if self.results is not None else {}
         if not isinstance(results, Mapping) or not all(isinstance(call, str) for call in results):
             raise ConfigError(f"the results of a fork are given by the ids of their calls, not as {results!r:.80}")
+        for call, given in results.items():
+            blocks: Sequence[object] = given if isinstance(given, list | tuple) else ()
+            if not (isinstance(given, str) or blocks) or not all(isinstance(each, GivenContent) for each in blocks):
+                raise ConfigError(f"the result of {call!r:.80} in a fork is a text or blocks, not {given!r:.80}")
         return results
 
 

@@ -79,6 +79,13 @@ def checked_flag(value: bool, what: str) -> bool:
     return value
 
 
+def checked_version(version: int, what: str = "version") -> int:
+    """Return a version of a session as it can be looked for, or raise ConfigError."""
+    if type(version) is not int:
+        raise ConfigError(f"{what} must be a version of the session, an integer, not {version!r:.80}")
+    return version
+
+
 class SessionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Whose a session is, what the application says of it, and what was so when it began."""
 
@@ -293,6 +300,7 @@ class SessionAccess:
 
     async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
         """As `RuntimeContext.recorded_after`; raises CommandRejected where the session is another user's."""
+        version = checked_version(version, "after_version")
         page = await self.context.recorded_after(session, version, limit)
         await self.named.require(self.context.store)
         return page
@@ -358,6 +366,7 @@ class SessionAccess:
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """As `Session.state_at`."""
+        version = version if version is None else checked_version(version)
         fold = Fold(self.stream, SESSION_CORE, SESSION_CODEC)
         async with self.own():
             await fold.read(self.context.store, version=version, sealed=False)

@@ -21,7 +21,7 @@ from refold.events.session.commands import ClearHistory, RewindHistory, SetConte
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.set_aside import first_said
 from refold.events.session.state import SessionState
-from refold.sessions.access import SessionAccess
+from refold.sessions.access import SessionAccess, checked_version
 from refold.sessions.inputs import checked_key, import_command
 from refold.stores.event_store import EventStore
 from refold.stores.folding import EVENTS_PER_STEP
@@ -80,8 +80,8 @@ def aside_command(
 
 
 def take_back_command(version: int, reason: str, key: str | None) -> TakeContentBack:
-    """Return the command that shows again what was set aside."""
-    return TakeContentBack(aside=version, reason=recorded_reason(reason), key=checked_key(key))
+    """Return the command that shows again what was set aside, or raise ConfigError."""
+    return TakeContentBack(aside=checked_version(version), reason=recorded_reason(reason), key=checked_key(key))
 
 
 def _parts_of_result(state: SessionState, call: ToolCallId, part: int | None) -> list[Part]:
@@ -188,6 +188,7 @@ class EditedHistory:
             CommandRejected: a run is under way, or what that event brought is not in what the model is shown.
             ConfigError: there is no such version, message or part, or it brought nothing that a model is shown.
         """
+        version = checked_version(version)
         async with self._access.own():
             named = await content_at(self._access.context.store, self._access.session, version)
         await self._access.ask(aside_command(named, version, message, part, reason, key))
@@ -203,6 +204,7 @@ class EditedHistory:
         Raises:
             CommandRejected: a run is under way; or it set nothing aside, is back already, was summarised or cleared,
                 or more of the same message was set aside later, which goes first.
+            ConfigError: that can be no version.
         """
         await self._access.ask(take_back_command(version, reason, key))
 
@@ -222,6 +224,8 @@ class EditedHistory:
         Raises:
             CommandRejected: a run is under way, now or after that version, or the history was summarised or cleared
                 since.
+            ConfigError: that can be no version.
             PersistenceError: it could not be recorded.
         """
-        return (await self._access.ask(RewindHistory(to=at, key=checked_key(key)))).version
+        to = at if at is None else checked_version(at, "at")
+        return (await self._access.ask(RewindHistory(to=to, key=checked_key(key)))).version

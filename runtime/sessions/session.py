@@ -548,6 +548,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.
 
         Raises:
+            ConfigError: that can be no version.
             PersistenceError: the log cannot be read.
         """
         return await self._access.state_at(version)

@@ -206,6 +206,8 @@ async def test_a_call_that_is_open_can_be_given_another_result(log: EventStore) 
             ({"x": "x"}, "is no call of"),
             ({5: "x"}, "by the ids of their calls"),
             (["x"], "by the ids of their calls"),
+            ({"call_6_0": 5}, "in a fork is a text or blocks, not 5"),
+            ({"call_6_0": ["x"]}, "in a fork is a text or blocks, not"),
             ({begun[0][1]: "x"}, "is answered at version"),
         ):
             with pytest.raises(ConfigError, match=what):
