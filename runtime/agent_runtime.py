@@ -412,6 +412,9 @@ class AgentRuntime(Generic[Out_co]):
 
         Args:
             cancel: end open runs as cancelled instead.
+
+        Raises:
+            ConfigError: it belongs to another event loop.
         """
         await self._lifecycle.close(cancel=cancel)
 

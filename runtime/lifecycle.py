@@ -154,8 +154,7 @@ class Lifecycle:
         system = self.context.system  # Raises where the runtime has never been open.
         if os.getpid() != self._pid:
             raise ConfigError("this process was forked from the runtime's; open another log here")
-        if asyncio._get_running_loop() is not system.loop:  # None in a thread without one.
-            raise ConfigError("this runtime lives on another event loop; use it there, or what its `with` gives")
+        _require_own_loop(system)
         if self._closing is not None:
             raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
 
@@ -469,9 +468,13 @@ class Lifecycle:
 
         Args:
             cancel: end open runs as cancelled, instead of leaving open those that do not end within the close grace.
+
+        Raises:
+            ConfigError: it belongs to another event loop.
         """
         if self._context is None or os.getpid() != self._pid:  # In a forked child there is nothing that runs.
             return
+        _require_own_loop(self._context.system)
         if self._closing is None:
             closing = self._close(self._context, cancel)
             self._closing = asyncio.get_running_loop().create_task(closing, name="close the runtime")
@@ -584,3 +587,8 @@ class Lifecycle:
 def _has_open_run(head: StreamHead) -> bool:
     """Tell whether a session waits for more than the times of inputs that were accepted for later."""
     return any(not is_scheduled(key) for key in keys_of(head.pending))
+
+
+def _require_own_loop(system: ActorSystem) -> None:
+    if asyncio._get_running_loop() is not system.loop:  # None in a thread without one.
+        raise ConfigError("this runtime lives on another event loop; use it there, or what its `with` gives")

@@ -87,8 +87,9 @@ async def test_a_runtime_is_refused_on_another_loop() -> None:
         session = await runtime.session("s")
 
         def elsewhere() -> None:
-            with pytest.raises(refold.ConfigError, match="another event loop"):
-                asyncio.run(session.send("go"))
+            for use in (lambda: session.send("go"), runtime.close):
+                with pytest.raises(refold.ConfigError, match="another event loop"):
+                    asyncio.run(use())
 
         await asyncio.to_thread(elsewhere)
         assert (await session.send("go")).text == "hi"
