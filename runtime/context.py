@@ -13,6 +13,7 @@ from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.calls.context import Dependencies
 from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.protocols import ToolRunner
+from refold.actors.calls.tool_context import ToolWaits
 from refold.actors.hosting import HostedKinds
 from refold.actors.kernel.system import ActorSystem
 from refold.actors.shell.effects import EffectsInFlight
@@ -92,6 +93,8 @@ class RuntimeContext(msgspec.Struct, kw_only=True, eq=False):
     """Returns the payloads that a session which begins now names: prompts and schemas."""
     forget_steps: Callable[[Sequence[SessionId]], Awaitable[int]]
     """Deletes the checkpoints of turns of sessions, and returns how many there were."""
+    tool_waits: ToolWaits = msgspec.field(default_factory=ToolWaits)
+    """The waits of its tools for sessions."""
 
     async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
         """Return the next `limit` events of a session after a version, or those there are."""

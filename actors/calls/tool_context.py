@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from itertools import pairwise
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from refold.actors.calls.context import SessionContext
@@ -83,25 +84,66 @@ class CallingTool:
 
 _WITHOUT_WAITING = (
     "Return what is to be said as the tool's result, use another session, or accept an input for after this run with "
-    "the session's remind(), which does not wait for its answer"
+    "the session's submit() or remind(), which do not wait for its answer"
 )
 
 calling_tool: ContextVar[CallingTool | None] = ContextVar("calling_tool", default=None)
 """Set inside a tool's body, and in what it begins."""
 
 
-def require_other_session(system: System, session: SessionId) -> None:
-    """Return, unless this is inside the body of a tool of that very session, which would wait for itself.
+def _nothing() -> None:
+    pass
 
-    So would a tool of a child of that session, or of a child's child.
-    """
-    calling = calling_tool.get()
-    if calling is None or calling.over or calling.system is not system:
-        return
-    waiting = (calling.session, *calling.ancestors)
-    if session in waiting:
-        below = [stream_name(SESSION_KIND, name) for name in reversed(waiting[: waiting.index(session) + 1])]
-        raise AskCycle((*below, "its tool", below[0]), _WITHOUT_WAITING)
+
+class ToolWaits:
+    """Which tools of a runtime wait for which sessions: a wait that would never end is refused at once."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[SessionId, list[CallingTool]] = {}
+        """The calls whose bodies wait for a session."""
+
+    def begin(self, system: System, session: SessionId) -> Callable[[], None]:
+        """Take note that the body of a tool waits for a session, if one runs here; return what ends that.
+
+        Raises:
+            AskCycle: the session waits for that very tool, itself or by a chain of children and of tools' waits.
+        """
+        calling = calling_tool.get()
+        if calling is None or calling.over or calling.system is not system:
+            return _nothing
+        waits_for = self._waits_for(calling)
+        if session in waits_for:
+            chain = [session]
+            while chain[-1] != calling.session:
+                chain.append(waits_for[chain[-1]])
+            below = [stream_name(SESSION_KIND, name) for name in chain]
+            raise AskCycle((*below, "its tool", below[0]), _WITHOUT_WAITING)
+        callers = self._waiting.setdefault(session, [])
+        callers.append(calling)
+
+        def end() -> None:
+            callers.remove(calling)
+            if not callers:
+                self._waiting.pop(session, None)
+
+        return end
+
+    def _waits_for(self, calling: CallingTool) -> dict[SessionId, SessionId]:
+        """Return the sessions that wait for a call, each with what it waits for; the one of the call, with itself."""
+        waits_for, looked = {calling.session: calling.session}, set[SessionId]()
+        calls = [calling]
+        while calls:
+            call = calls.pop()
+            lineage = (call.session, *call.ancestors)
+            for child, parent in pairwise(lineage):
+                waits_for.setdefault(parent, child)
+            for waited in [each for each in lineage if each not in looked]:
+                looked.add(waited)
+                for caller in self._waiting.get(waited, ()):
+                    if not caller.over:  # Else what it has left behind waits for nobody who waits for it.
+                        waits_for.setdefault(caller.session, waited)
+                        calls.append(caller)
+        return waits_for
 
 
 class ToolContext(Generic[D]):

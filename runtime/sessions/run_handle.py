@@ -86,6 +86,7 @@ class RunHandle(Generic[Out_co]):
 
         Raises:
             ActorStopped: the runtime closed before the run ended; it goes on at the next start.
+            AskCycle: a tool waits for the run of a session that waits for that tool.
             StreamDeleted: the session was deleted.
             PersistenceError: the log cannot be read.
         """
@@ -117,7 +118,11 @@ class RunHandle(Generic[Out_co]):
             if ended is None and not await access.read(lambda state: is_open_in(state, self.run)):
                 ended = await self._ended_in_log()
             if ended is None or bus.is_ending(self.session, self.run):
-                ended = await follower.ended(self.run)
+                over = access.context.tool_waits.begin(access.context.system, self.session)
+                try:
+                    ended = await follower.ended(self.run)
+                finally:
+                    over()
         return await finished_at(access, ended)
 
     async def cancel(self, *, reason: str | None = None) -> None:

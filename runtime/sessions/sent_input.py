@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any, Self
 
 from refold.actors.agent.session import PerformedInRun
-from refold.actors.calls.tool_context import calling_tool, require_other_session
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.clock import Timer
 from refold.actors.kernel.errors import ActorStopped
@@ -61,8 +60,6 @@ def begin(
     detached: bool = False,
 ) -> "SentInput":
     """Check what a caller sends, and begin to send it; raises at once what `Session.send` says of wrong arguments."""
-    if calling_tool.get() is not None:
-        require_other_session(access.context.system, access.session)
     blocks = tuple(input_blocks(content))
     if cancel is not None and not isinstance(cancel, CancellationToken):
         raise ConfigError(f"cancel must be a CancellationToken, not {type(cancel).__name__}")
@@ -117,7 +114,11 @@ class SentInput:
             on_performed: called with the run when the input is durable.
             stepwise: be done, too, when the run waits for its next turn.
             detached: leave the run alone where the loop is torn down, since no caller waits for its end.
+
+        Raises:
+            AskCycle: a tool would wait here for a session that waits for that tool.
         """
+        over = None if detached else access.context.tool_waits.begin(access.context.system, access.session)
         self.run: RunId | None = None
         """Its run, once the input is durable."""
         self.ended_at: int | None = None
@@ -138,6 +139,8 @@ class SentInput:
         """Whether its caller has waited long enough for the log."""
         self._waiting: list[asyncio.Future[None]] = []
         """Done when this is."""
+        if over is not None:
+            self.call_when_done(over)  # Before anybody is told.
         _under_way.add(self._task)
         self._task.add_done_callback(self._ended)
 

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import children_prefix, parent_of
 from refold.actors.calls.conversation import Conversation
-from refold.actors.calls.tool_context import require_other_session
 from refold.actors.cancellation import CancellationToken
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import recorded_reason
@@ -153,7 +152,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             ActorStopped: the runtime closed before the run ended; it goes on at the next start.
             BackpressureShed: too many inputs are queued or run (`backpressure`), or too many messages wait; nothing of
                 this one is recorded.
-            AskCycle: a tool of this session sends to it, and would wait for itself.
+            AskCycle: a tool would wait for this session, which waits for that tool.
         """
         access, own = self._access.of_run(deps, output_type), run_options(options, output_type)
         if on_event is None:
@@ -323,7 +322,6 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
                     access, content, cancel=None, key=key, on_performed=watcher.watch, stepwise=True, options=own
                 )
             else:
-                require_other_session(self._context.system, self.id)
                 self._context.require_open()
                 access = access.of_found(await access.read(lambda state: state.run.options if state.run else None))
                 handle = SentInput(access, AllowTurn(), {}, None, watcher.watch, stepwise=True)

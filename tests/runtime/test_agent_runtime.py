@@ -135,6 +135,46 @@ async def test_events_carry_causes_that_lead_back_to_the_input() -> None:
     assert {item.correlation for item in chain} == {"session/s@3"}
 
 
+@pytest.mark.parametrize("way", ["send", "result"])
+async def test_tools_of_several_sessions_that_wait_for_each_other_are_told_before_they_do(way: str) -> None:
+    refused: list[str] = []
+
+    @refold.tool
+    async def ask_next(context: refold.ToolContext[None]) -> str:
+        following = await runtime.session({"s": "b", "b": "c", "c": "s"}[context.session])
+        try:
+            sent = following.send("and?") if way == "send" else (await following.submit("and?")).result()
+            return (await sent).text
+        except refold.AskCycle as error:
+            refused.append(str(error))
+            raise
+
+    script = [refold.use("ask_next")] * 3 + [refold.say(name) for name in ("c", "b", "s")]
+    async with talking(*script, refold.say("queued"), tools=[ask_next]) as (session, runtime):
+        assert (await session.send("go")).text == "s"
+        assert [block.text for block in await results_of(session)] == ["b"]
+    assert [error.split(". ")[0] for error in refused] == [
+        "waiting here would never end: session/s -> session/b -> session/c -> its tool -> session/s"
+    ]
+
+
+async def test_a_tool_may_submit_to_its_own_session_and_cannot_wait_for_what_it_submitted() -> None:
+    @refold.tool
+    async def go_on(context: refold.ToolContext[None]) -> str:
+        run = await (await runtime.session(context.session)).submit("and then?", key="then")
+        with pytest.raises(refold.AskCycle, match="session/s -> its tool -> session/s"):
+            await run.result()
+        return run.run
+
+    async with talking(refold.use("go_on"), refold.say("done"), refold.say("then"), tools=[go_on]) as (
+        session,
+        runtime,
+    ):
+        assert (await session.send("go")).text == "done"
+        [result] = await results_of(session)
+        assert (await (await session.run(result.text)).result()).text == "then"
+
+
 @pytest.mark.parametrize("way", ["send", "stream"])
 async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_for_itself(way: str) -> None:
     @refold.tool

@@ -295,7 +295,7 @@ async def test_a_tool_may_have_its_own_session_go_on_after_this_run_as_the_refus
     async def later(context: refold.ToolContext[Any]) -> str:
         """Accept an input for after this run."""
         session = await runtime.session(context.session)
-        with pytest.raises(refold.AskCycle, match=r"the session's remind\(\), which does not wait"):
+        with pytest.raises(refold.AskCycle, match=r"the session's submit\(\) or remind\(\), which do not wait"):
             await session.send("and then?")
         return await session.remind("and then?", at=datetime.now(UTC), key="then")
 
