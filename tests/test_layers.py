@@ -131,6 +131,13 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trees() -> Iterator[None]:
+    """Keep what was parsed, which takes 150 MB, no longer than for the rules of this module."""
+    yield
+    tree_of.cache_clear()
+
+
 def product() -> Sources:
     return {name_of(path): tree_of(path) for path in MODULES}
 
