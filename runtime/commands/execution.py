@@ -341,7 +341,7 @@ def safe_logging() -> Generator[None, None, None]:
 
 def write_result(log: Path, session: str, result: "RunResult") -> None:
     """Write a result as one JSON document."""
-    write_json({"log": str(log), "session": session, **result_members(result)})
+    write_json({"log": log, "session": session, **result_members(result)})
 
 
 def result_members(result: "RunResult") -> dict[str, object]:

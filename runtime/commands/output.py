@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -162,9 +163,18 @@ LAST_COLUMN_MIN = 10
 
 
 def write_json(document: object) -> None:
-    """Write one JSON document and a line end, in UTF-8, which need not be the terminal's encoding."""
-    text = safe_json(msgspec.json.encode(document).decode())
+    """Write one JSON document and a line end, in UTF-8, which need not be the terminal's encoding.
+
+    A path in it, such as `log`, is written as the file's real one, which a program can open from any folder.
+    """
+    text = safe_json(msgspec.json.encode(document, enc_hook=_real_path).decode())
     typer.echo(text.encode())
+
+
+def _real_path(value: object) -> str:
+    if isinstance(value, Path):
+        return os.path.realpath(value)
+    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
 
 
 def json_lines(value: object) -> str:

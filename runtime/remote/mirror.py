@@ -304,7 +304,7 @@ async def follow_run(
             state = await kept.state(session)
             if named is not None:
                 named.check(state.user)
-            stuck = _stuck(state) if not through_stops else None  # At once, since the state goes on.
+            stuck = stuck_run(state) if not through_stops else None  # At once, since the state goes on.
             try:
                 status = await run_status(kept, state, session, run, output_type)
             except StreamDeleted:
@@ -337,7 +337,8 @@ async def run_status(
     return ended_status(await result_of(finished, kept.store, output_type))
 
 
-def _stuck(state: SessionState) -> Stuck | None:
+def stuck_run(state: SessionState) -> Stuck | None:
+    """Return what the open run of a session waits for that a person must do; None = it goes on with a runtime."""
     run = state.run
     if run is None:
         return None

@@ -70,13 +70,11 @@ def _as_json(
 ) -> dict[str, object]:
     first = summary.first_broken
     return {
-        "log": str(log),
+        "log": log,
         "agent": agent,
         "boundaries": boundaries,
         "tried": {kind: summary.tried[kind] for kind in ("commit", "effect")},
         "situations": {situation: summary.situations[situation] for situation in SITUATIONS},
         "promises": promises_as_json(summary, "boundaries"),
-        "violation": None
-        if first is None
-        else {"boundary": first.boundary, "broken": first.broken, "log": str(saved) if saved is not None else None},
+        "violation": None if first is None else {"boundary": first.boundary, "broken": first.broken, "log": saved},
     }

@@ -149,8 +149,7 @@ def write_one(
 ) -> None:
     """Write what came of one scenario; `again` holds the options that play it again."""
     if as_json:
-        saved = str(log) if log is not None else None
-        write_json({"report": report, "repeats": repeats, "log": saved, "violation": violation})
+        write_json({"report": report, "repeats": repeats, "log": log, "violation": violation})
         return
     to = console()
     write_paragraph(

@@ -172,7 +172,7 @@ class _Filling:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_mode = WAL")
         return ImportReport(
-            log=str(log),
+            log=str(sqlite_file.resolved(log)),
             streams=streams,
             batches=self._batches,
             events=self._events,

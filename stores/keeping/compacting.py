@@ -14,7 +14,7 @@ import msgspec
 
 from refold.events.core.errors import PersistenceError
 from refold.stores.event_store import TellProgress, untold
-from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.file import absolute, resolved
 from refold.stores.sqlite.store import SQLiteStore
 
 MARGIN: Final = 1.1
@@ -66,7 +66,7 @@ async def compact(
         progress(f"{before:,} bytes are written anew", 0, None)
         await store.vacuum()
         wiped = await store.empty_wal()
-    return Compaction(log=str(path), bytes_before=before, bytes_after=path.stat().st_size, wiped=wiped)
+    return Compaction(log=str(resolved(path)), bytes_before=before, bytes_after=path.stat().st_size, wiped=wiped)
 
 
 def require_room(log: Path, size: int) -> None:

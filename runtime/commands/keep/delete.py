@@ -50,9 +50,9 @@ async def delete(
 
     what = await given(log, session, InboxDelete(cancel=cancel, forks=forks), key, timeout_s)
     if not isinstance(what.outcome, Deletion):
-        return tell_given(log, what, f"session {one_line(session)} is deleted", as_json, goes_on=False)
+        return await tell_given(log, what, f"session {one_line(session)} is deleted", as_json, goes_on=False)
     deletion = await looked_for(log, what.outcome) if what.directly else what.outcome
-    document = {"log": str(log), **asdict(deletion)}
+    document = {"log": log, **asdict(deletion)}
     del document["traces"]
     return CommandAnswer(document, lambda to: _write(to, deletion), EXIT_FOUND if deletion.remains else EXIT_OK)
 

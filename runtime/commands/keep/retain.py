@@ -69,7 +69,7 @@ async def retain(
     except LogInUse as error:
         error.args = (f"{error}; or call `retain` of that runtime",)
         raise
-    return CommandAnswer({"log": str(log), **asdict(retention)}, lambda to: _write(to, retention))
+    return CommandAnswer({"log": log, **asdict(retention)}, lambda to: _write(to, retention))
 
 
 def _write(to: "Console", retention: "Retention") -> None:

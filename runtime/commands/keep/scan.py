@@ -56,7 +56,7 @@ async def scan(
     with Progress(quiet=as_json) as progress:
         report = await scan_log(log, SoughtSecrets(values, patterns), progress=progress)
     code = EXIT_FOUND if report.found else EXIT_BAD_INPUT if report.incomplete else EXIT_OK
-    return CommandAnswer({"log": str(log), **asdict(report)}, lambda to: _write(to, report), code)
+    return CommandAnswer({"log": log, **asdict(report)}, lambda to: _write(to, report), code)
 
 
 def _write(to: "Console", report: "ScanReport") -> None:

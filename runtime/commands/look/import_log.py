@@ -126,7 +126,7 @@ async def _import_conversation(
     else:
         history = history_from_anthropic(given)
     messages = await import_conversation(log, session, history.messages, agent=agent)
-    told = {"log": str(log), "session": session, "imported": len(history.messages), "messages": messages}
+    told = {"log": log, "session": session, "imported": len(history.messages), "messages": messages}
 
     def write(to: "Console") -> None:
         said = f"session {one_line(session)} has {counted(messages, 'message')} in its history"

@@ -78,7 +78,7 @@ async def sessions(
         filtered = any(given is not None for given in (user, status, metadata, since, after))
         nothing = "the log has no such sessions" if filtered else "the log has no sessions"
         nothing = "no session was deleted from the log" if deleted else nothing
-        return CommandAnswer({"log": store.name, "sessions": listed}, lambda to: _write_table(to, listed, nothing))
+        return CommandAnswer({"log": log, "sessions": listed}, lambda to: _write_table(to, listed, nothing))
 
 
 def _write_table(to: "Console", listed: "list[ListedSession]", nothing: str) -> None:

@@ -34,7 +34,7 @@ async def why(
 
     causes = await causes_of(log, event)
     rows = [(cause.position, cause.time, cause.reference, cause.type, cause.words) for cause in causes]
-    return CommandAnswer({"log": str(log), "causes": causes}, lambda to: _write(to, rows))
+    return CommandAnswer({"log": log, "causes": causes}, lambda to: _write(to, rows))
 
 
 @command
@@ -61,7 +61,7 @@ async def timeline(
         )
         for each in events
     ]
-    return CommandAnswer({"log": str(log), "events": events}, lambda to: _write(to, rows))
+    return CommandAnswer({"log": log, "events": events}, lambda to: _write(to, rows))
 
 
 def _write(to: "Console", rows: "Sequence[tuple[int | None, int, str, str, str]]") -> None:

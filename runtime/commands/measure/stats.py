@@ -72,9 +72,8 @@ async def _sessions(log: Path) -> CommandAnswer:
             else:
                 documents.append({"session": session, **_figures(statistics)})
                 rows.add_row(cell(session, NAME_CHARACTERS), *_cells(statistics))
-        name = store.name
     return CommandAnswer(
-        {"log": name, "sessions": documents},
+        {"log": log, "sessions": documents},
         lambda to: write_table(to, rows) if documents else to.print("the log has no sessions"),
     )
 

@@ -66,7 +66,7 @@ async def resume(
         return _tell_nothing_open(log, found, as_json)
     if as_json:
         runs = [result_members(result) for result in resuming.results]
-        write_json({"log": str(log), "session": found, "runs": runs, "open": resuming.left_open})
+        write_json({"log": log, "session": found, "runs": runs, "open": resuming.left_open})
     if resuming.waits_for:
         return resuming.tell_left_open(choice.words(agent))
     outcomes = {type(result.outcome) for result in resuming.results}
@@ -75,7 +75,7 @@ async def resume(
 
 def _tell_nothing_open(log: Path, session: str | None, as_json: bool) -> int:
     if as_json:
-        write_json({"log": str(log), "session": session, "runs": [], "open": None})
+        write_json({"log": log, "session": session, "runs": [], "open": None})
     else:
         where = f"session {shell_word(session)}" if session is not None else shell_word(str(log))
         tell(f"no run is open in {where}")

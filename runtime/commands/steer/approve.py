@@ -84,7 +84,7 @@ async def approve(
     changed = given_arguments(json_value(arguments, "--arguments")) if arguments is not None else None
     decision = InboxDecide(call=ToolCallId(call), allowed=not deny, reason=reason, always=always, input=changed)
     what = await given(log, session, decision, key, timeout_s)
-    return _told(log, what, f"{decision.call} is {'denied' if deny else 'allowed'}", as_json)
+    return await _told(log, what, f"{decision.call} is {'denied' if deny else 'allowed'}", as_json)
 
 
 @command
@@ -119,16 +119,16 @@ async def answer(
         raise typer.BadParameter("give the answer as VALUE or --value, or --error in place of one")
     said = json_value(json_text, "--value") if json_text is not None else value
     what = await given(log, session, InboxAnswer(question=question, answer=said, error=error), key, timeout_s)
-    return _told(log, what, f"{question} is answered", as_json)
+    return await _told(log, what, f"{question} is answered", as_json)
 
 
-def _told(log: Path, what: "Given", words: str, as_json: bool) -> int:
+async def _told(log: Path, what: "Given", words: str, as_json: bool) -> int:
     from refold.remote.protocol import Refused
 
     if isinstance(what.outcome, Refused):
         tell_error(f"{what.outcome.message}; `refold approve {shell_word(str(log))}` lists those that wait")
         return EXIT_FOUND
-    return tell_given(log, what, words, as_json)
+    return await tell_given(log, what, words, as_json)
 
 
 async def _list(log: Path, session: str | None) -> CommandAnswer:
@@ -142,7 +142,7 @@ async def _list(log: Path, session: str | None) -> CommandAnswer:
         for decision in waiting:
             _write(to, log, decision)
 
-    return CommandAnswer({"log": str(log), "waiting": waiting}, write)
+    return CommandAnswer({"log": log, "waiting": waiting}, write)
 
 
 def _write(to: "Console", log: Path, decision: "AwaitedDecision") -> None:

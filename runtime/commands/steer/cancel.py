@@ -36,6 +36,6 @@ async def cancel(
     outcome = what.outcome
     if isinstance(outcome, Done) and outcome.version == 0:
         words = f"{run} is not under way" if run is not None else "no run is under way"
-        return tell_given(log, what, f"{words}; nothing was cancelled", as_json, goes_on=False)
+        return await tell_given(log, what, f"{words}; nothing was cancelled", as_json, goes_on=False)
     ended = outcome.run if isinstance(outcome, Done) and outcome.run is not None else "the run"
-    return tell_given(log, what, f"{ended} is cancelled", as_json, goes_on=False)
+    return await tell_given(log, what, f"{ended} is cancelled", as_json, goes_on=False)

@@ -41,13 +41,13 @@ async def given(
     return await give(log, session, command, key=key, timeout_s=timeout_s, may_begin=may_begin)
 
 
-def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool = True) -> int:
+async def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool = True) -> int:
     """Write the outcome of a command, and return the exit code.
 
     Args:
         words: what has happened if it is done.
-        goes_on: whether there is work to be done after it. Where no runtime is there to do it, the command that does
-            is written to stderr.
+        goes_on: whether the run may go on after it. What it waits for is told, and the command that does that is
+            written to stderr.
     """
     from refold.remote.protocol import Done, Refused
 
@@ -62,7 +62,7 @@ def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: 
     if as_json:
         write_json(
             {
-                "log": str(log),
+                "log": log,
                 "session": what.session,
                 "key": what.key,
                 "outcome": "done" if outcome is not None else "queued",
@@ -74,12 +74,29 @@ def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: 
     elif outcome is None:
         write_paragraph(console(), f"{words} as soon as a runtime owns the log: it waits in the inbox")
         typer.echo(resume_line(log, what.session), err=True)
-    elif what.directly and goes_on:
-        write_paragraph(console(), f"{words}; no runtime owns the log, so the run goes on when one does")
-        typer.echo(resume_line(log, what.session), err=True)
     else:
-        write_paragraph(console(), words)
+        waits_for, then = await _next(log, what) if goes_on else (None, [])
+        write_paragraph(console(), f"{words}; {waits_for}" if waits_for is not None else words)
+        for line in then:
+            typer.echo(line, err=True)
     return EXIT_OK
+
+
+async def _next(log: Path, what: "Given") -> tuple[str | None, list[str]]:
+    """Return what the run of a session waits for, and the commands that do it; None = a runtime is at work on it."""
+    from refold.remote.kept_log import kept_open
+    from refold.remote.mirror import stuck_run
+
+    async with kept_open(log) as kept:
+        state = await kept.state(what.session)
+    stuck = stuck_run(state)
+    if state.run is None or not (what.directly or state.run.parked):
+        return None, []
+    if stuck is None:
+        return "no runtime owns the log, so the run goes on when one does", [resume_line(log, what.session)]
+    if state.run.parked:
+        return stuck.why, [resume_line(log, what.session)]
+    return stuck.why, [_line("approve", str(log), what.session)]
 
 
 def json_value(text: str, option: str) -> object:

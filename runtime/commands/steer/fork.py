@@ -60,13 +60,13 @@ async def fork(
     what = await given(log, session, fork_command, key, timeout_s)
     said = f"session {shell_word(wanted)} goes on from {shell_word(session)}"
     if not isinstance(what.outcome, Done):
-        return tell_given(log, what, said, as_json, goes_on=False)
+        return await tell_given(log, what, said, as_json, goes_on=False)
     if text is not None:
         content = sys.stdin.read() if text == "-" else text
         what = await given(log, wanted, InboxSend(text=content), f"{what.key}:input", timeout_s)
         run = what.outcome.run if isinstance(what.outcome, Done) else None
-        return tell_given(log, what, f"{said}; the input is recorded as {run}", as_json)
-    code = tell_given(log, replace(what, session=SessionId(wanted)), said, as_json, goes_on=False)
+        return await tell_given(log, what, f"{said}; the input is recorded as {run}", as_json)
+    code = await tell_given(log, replace(what, session=SessionId(wanted)), said, as_json, goes_on=False)
     if not as_json and (keep_run or results) and code == EXIT_OK:
         typer.echo(resume_line(log, wanted), err=True)
     return code
@@ -95,7 +95,7 @@ async def rewind(
 
     what = await given(log, session, InboxRewind(to=at), key, timeout_s)
     to = f"to version {at}" if at is not None else "to before its last input"
-    return tell_given(log, what, f"the conversation is taken back {to}", as_json, goes_on=False)
+    return await tell_given(log, what, f"the conversation is taken back {to}", as_json, goes_on=False)
 
 
 def _call_and_text(given_text: str) -> tuple[str, str]:

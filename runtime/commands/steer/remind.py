@@ -58,7 +58,7 @@ async def remind(
 
     if cancel is not None:
         what = await given(log, session, InboxCancel(run=RunId(cancel)), key, timeout_s)
-        return tell_given(log, what, f"{cancel} is cancelled", as_json, goes_on=False)
+        return await tell_given(log, what, f"{cancel} is cancelled", as_json, goes_on=False)
     if text is None:
         return await _list(log, session)
     if at is None and every is None:
@@ -66,7 +66,7 @@ async def remind(
     repeat, due_at = due_times(at, interval(every) if every is not None else None, zone, SystemClock().now_us())
     sent = InboxSend(text=text, user=user, due_at=due_at, every=repeat)
     what = await given(log, session, sent, key, timeout_s)
-    return tell_given(log, what, f"it is sent at {time_words(due_at or 0)}", as_json, goes_on=False)
+    return await tell_given(log, what, f"it is sent at {time_words(due_at or 0)}", as_json, goes_on=False)
 
 
 async def _list(log: LogArgument, session: str) -> CommandAnswer:
@@ -88,6 +88,6 @@ async def _list(log: LogArgument, session: str) -> CommandAnswer:
         words = "" if every is None else (every.cron or duration_words(every.interval_us or 0))
         shown.add_row(*map(cell, (run, time_words(later.due_at), words, text)))
     return CommandAnswer(
-        {"log": str(log), "session": session, "reminders": found},
+        {"log": log, "session": session, "reminders": found},
         lambda to: write_table(to, shown) if waiting else write_paragraph(to, "no input waits for its time"),
     )

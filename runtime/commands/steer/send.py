@@ -72,7 +72,9 @@ async def send(
     what = await given(log, session, content, key, timeout_s, may_begin=new)
     if not (wait and isinstance(what.outcome, Done) and what.outcome.run is not None):
         run = what.outcome.run if isinstance(what.outcome, Done) else None
-        code = tell_given(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)
+        code = await tell_given(
+            log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json
+        )
         return EXIT_FOUND if wait and code == EXIT_OK else code  # It waits for a runtime, so there is no answer.
     return await _follow(log, session, what.outcome.run, as_json, owned=not what.directly)
 

@@ -45,10 +45,10 @@ async def set_aside(
         raise typer.BadParameter("--undo takes back all that was set aside there; leave out --message and --part")
     if undo:
         what = await given(log, session, InboxTakeBack(aside=version, reason=reason), key, timeout_s)
-        return tell_given(log, what, f"what version {version} set aside is back", as_json, goes_on=False)
+        return await tell_given(log, what, f"what version {version} set aside is back", as_json, goes_on=False)
     named = InboxSetAside(version=version, message=message, part=part, reason=reason)
     what = await given(log, session, named, key, timeout_s)
-    code = tell_given(log, what, f"what version {version} brought is set aside", as_json, goes_on=False)
+    code = await tell_given(log, what, f"what version {version} brought is set aside", as_json, goes_on=False)
     if isinstance(what.outcome, Done) and not as_json:
         words = [str(log), session, str(what.outcome.version)]
         options = ["--undo", *(["--"] if any(word.startswith("-") for word in words) else [])]

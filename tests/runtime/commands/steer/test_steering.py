@@ -18,6 +18,7 @@ from refold.events.session.events import InputQueued
 from refold.remote.protocol import Inbox
 from refold.stores import SQLiteStore
 from tests.runtime.command_line import assert_sound, error_of, events_of, read_until, run, started
+from tests.runtime.log_builder import LogBuilder, log_of, use
 
 NOTE = "https://git\u200bhub.com/a  b\u202e\\u200b\x1b[31m" + "x" * 5_000
 NAME = "prod\u200b"
@@ -31,6 +32,7 @@ def pay(note: str) -> str:
 script = [use("pay", {{"note": {NOTE!r}}})] * 2
 agent = Agent(config=AgentConfig(model="m"), tools=[pay], provider=ScriptedProvider(script))
 """
+RESUME = "refold resume AGENT --log=log.db --session={session}  # AGENT: its module:attribute"
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ def test_names_that_none_can_have_are_refused_in_one_line(
 def test_an_input_of_any_size_comes_through_stdin(log: Path) -> None:
     text = "\u20ac\U0001f600" * 300_000
     result = run("send", log, "s", "-", stdin=text)
-    assert result.stdout.endswith("; no runtime owns the log, so the run goes on when one does\n")
+    assert result.stdout == "the input is recorded as run_8; run_3 waits for approval\n"
     assert run("send", log, "s", "x" * 100_000, "--json").exit_code == 0
     [_, first, second] = [event for event in events_of(log) if isinstance(event, InputQueued)]
     assert [type(event.content[0]).__name__ for event in (first, second)] == ["StoredBlock", "StoredBlock"]
@@ -132,3 +134,46 @@ async def test_a_command_that_is_interrupted_stays_in_the_inbox(log: Path) -> No
             _, told = await asyncio.to_thread(process.communicate)
         assert len(await inbox.waiting("s")) == 1
     assert (process.returncode, told) == (130, "")
+
+
+async def payments_wait(builder: LogBuilder) -> None:
+    """Of `two` two calls wait for approval, of `one` one."""
+    for session, calls in (("two", ["pay", "pay"]), ("one", ["pay"])):
+        await builder.open(session)
+        await builder.send(session, "go")
+        await builder.answer(session, *map(use, calls))
+
+
+@pytest.fixture
+def waiting(folder: Path) -> Path:
+    """The path of a log with those sessions, and `parked`, a fork of `two` whose run is kept."""
+    log = log_of(folder / "log.db", payments_wait)
+    assert run("fork", log, "two", "--as", "parked", "--keep-run").exit_code == 0
+    return log
+
+
+@pytest.mark.parametrize(
+    ("line", "waits_for", "next_line"),
+    [
+        ("approve log.db one call_6_0 --deny", "no runtime owns the log, so the run goes on when one does", RESUME),
+        ("approve log.db two call_6_0 --deny", "run_3 waits for approval", "refold approve log.db two"),
+        ("send log.db two more", "run_3 waits for approval", "refold approve log.db two"),
+        ("approve log.db parked call_6_0 --deny", "run_3 is parked; resume or cancel it", RESUME),
+        ("approve log.db parked call_6_0", "run_3 is parked; resume or cancel it", RESUME),
+        ("send log.db parked more", "run_3 is parked; resume or cancel it", RESUME),
+    ],
+)
+def test_a_command_says_what_the_run_waits_for_after_it(
+    waiting: Path, line: str, waits_for: str, next_line: str
+) -> None:
+    words = line.split()
+    result = run(*words)
+    assert result.exit_code == 0
+    assert result.stdout.endswith(f"; {waits_for}\n")
+    assert result.stderr == f"{next_line.format(session=words[2])}\n"
+
+
+async def test_what_the_owner_of_the_log_did_for_a_parked_run_waits_for_its_resume(waiting: Path) -> None:
+    async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), log=waiting):
+        said = await asyncio.to_thread(run, "approve", waiting, "parked", "call_6_0", "--deny")
+    assert said.stdout == "call_6_0 is denied; run_3 is parked; resume or cancel it\n"
