@@ -19,7 +19,7 @@ from refold.actors.calls.policy import Allow, Deny, final_text
 from refold.actors.calls.results import answer_of_user_code
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import Message
-from refold.events.core.errors import AgentLoopError, ConfigError
+from refold.events.core.errors import AgentLoopError, ConfigError, unquoted
 from refold.events.core.ids import checked_identifier
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import ModelResponse
@@ -101,7 +101,7 @@ def checked_guardrails(field: str, guardrails: Sequence[object]) -> None:
     names: set[str] = set()
     for each in guardrails:
         if not isinstance(each, Guardrail):
-            raise ConfigError(f"Agent.{field} must hold guardrails, not {each!r:.80}; decorate it with @guardrail")
+            raise ConfigError(f"Agent.{field} must hold guardrails, not {unquoted(each)}; decorate it with @guardrail")
         if each.name in names:
             raise ConfigError(f"two of Agent.{field} are named {each.name!r}; give one another name=")
         if each.run_in_parallel and field != "input_guardrails":

@@ -27,9 +27,9 @@ The actor kernel adds ActorStopped, AskTimeout, AskCycle and WouldDeadlock (`ref
 from RefoldError and from pykka's errors.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, cast
 
 ProviderErrorKind = Literal[
     "auth",
@@ -52,6 +52,23 @@ class RefoldError(Exception):
 
 class ConfigError(RefoldError):
     """A configuration, name or argument cannot work; nothing was started or recorded."""
+
+
+def unquoted(value: object) -> str:
+    """Return what an error says of an option that cannot work, and that may be a secret at the wrong place.
+
+    Numbers, True, False and None are shown; of a mapping its names are, and of all else its type.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return f"{value!r:.80}"
+    if isinstance(value, Mapping):
+        names = ", ".join(map(str, filter(_is_text, cast("Mapping[object, object]", value))))
+        return f"{type(value).__name__} with {names or 'nothing':.80}"
+    return type(value).__name__
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ import msgspec
 
 from refold.events.core.cleaning import clean_text, decoded_in_steps
 from refold.events.core.content import ThinkingBlock
-from refold.events.core.errors import CommandRejected, ConfigError, ProviderError
+from refold.events.core.errors import CommandRejected, ConfigError, ProviderError, unquoted
 from refold.events.secrets.spellings import (
     ANY_ESCAPES,
     ESCAPES,
@@ -80,7 +80,7 @@ class FieldPath(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not all(self.path.split(".")):
-            raise ConfigError(f"a field path is names with dots between, such as 'card.number', not {self.path!r:.80}")
+            raise ConfigError("a field path is names with dots between, such as 'card.number', and one is empty")
 
     def fits(self, trail: Sequence[str]) -> bool:
         """Return whether it names a place, given the names that lead there."""
@@ -480,7 +480,7 @@ def _checked_value(value: object) -> str:
 def _checked_pattern(pattern: object) -> re.Pattern[str]:
     text: object = getattr(pattern, "pattern", None)
     if not isinstance(pattern, re.Pattern) or not isinstance(text, str):
-        raise ConfigError(f"a pattern to be redacted is a compiled re.Pattern of text, not {pattern!r:.80}")
+        raise ConfigError(f"a pattern to be redacted is a compiled re.Pattern of text, not {unquoted(pattern)}")
     return cast("re.Pattern[str]", pattern)
 
 

@@ -42,7 +42,7 @@ from refold.agents.approval import ApprovalHandler
 from refold.agents.redact import Redact, redaction_of_rules
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
 from refold.events.core.content import JsonObject, Message
-from refold.events.core.errors import ConfigError, ToolError
+from refold.events.core.errors import ConfigError, ToolError, unquoted
 from refold.events.core.ids import checked_identifier
 from refold.events.kinds.scopes import KNOWLEDGE_KIND, MEMORY_KIND, WORKING_KIND
 from refold.events.model.configuration import AgentConfig, Tier
@@ -222,7 +222,7 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
             its_kind: object = getattr(given, "kind", None)
             of_the_log = isinstance(given, StreamObject) or field == "semantic"
             if given is not None and of_the_log and its_kind != kind:
-                raise ConfigError(f"Agent.{field} must be a store of the kind {kind!r}, not {given!r:.80}")
+                raise ConfigError(f"Agent.{field} must be a store of the kind {kind!r}, not {unquoted(given)}")
         for field, method in (("memory", "look"), ("memory", "note_recalled"), ("working_memory", "prompt_text")):
             given = getattr(self, field)
             if given is not None and not callable(getattr(given, method, None)):
@@ -442,7 +442,7 @@ def handoff(
     if not isinstance(agent, Agent | str):
         raise ConfigError(f"a handoff is to an Agent or the name of one, not {type(agent).__name__}")
     if not callable(history) and history not in ("all", "input"):
-        raise ConfigError(f'the history of a handoff is "all", "input" or a function, not {history!r:.80}')
+        raise ConfigError(f'the history of a handoff is "all", "input" or a function, not {unquoted(history)}')
     agent_name = agent if isinstance(agent, str) else agent.name
     shown = name if isinstance(name, str) else f"transfer_to_{_NOT_IN_A_NAME.sub('_', agent_name)}"[:64]
     signature = Signature(_given_reason, tool=shown)

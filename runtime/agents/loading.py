@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from refold.agents.agent import AnyAgent, is_agent
 from refold.events.core.cleaning import error_words
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, unquoted
 from refold.events.core.pure_core import PureCore
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def made_agent(source: AgentSource, name: str | None = None) -> AnyAgent:
     if not is_agent(agent):
         if inspect.iscoroutine(agent):
             agent.close()
-        raise AgentNotMade(f"{called}() returned {agent!r:.80}, which is no Agent")
+        raise AgentNotMade(f"{called}() returned {unquoted(agent)}, which is no Agent")
     return agent
 
 

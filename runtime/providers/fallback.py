@@ -21,7 +21,7 @@ from refold.actors.calls.results import lost_connection
 from refold.actors.calls.streaming import answer_stream, close_behind
 from refold.actors.calls.validation import checked_delta, checked_response
 from refold.events.core.content import Message, TextBlock
-from refold.events.core.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind
+from refold.events.core.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind, unquoted
 from refold.events.model.messages import ModelRequest, ModelResponse, UsageDelta
 from refold.events.model.request import DIGEST_CHARACTERS
 from refold.memory.stream_object import stream_objects_of
@@ -75,7 +75,7 @@ class FallbackProvider(StreamingProvider):
         if not self._alternatives:
             raise ConfigError("a FallbackProvider needs at least one provider")
         if unknown:
-            raise ConfigError(f"{sorted(unknown)[0]!r} is no kind of ProviderError; they are {FALL_BACK_ON}")
+            raise ConfigError(f"on holds what is no kind of ProviderError; they are {FALL_BACK_ON}")
         self._breakers = self._own_breakers() if breakers is None else list(breakers)
         if len(self._breakers) != len(self._alternatives):
             raise ConfigError(
@@ -210,7 +210,7 @@ def _alternative(given: Alternative) -> tuple[Provider, str | None]:
         return as_provider(given), None
     provider, model = cast("tuple[Provider | ProviderFunction, str | None]", given)
     if model is not None and not (isinstance(model, str) and model):
-        raise ConfigError(f"a model beside a provider is its name, not {model!r:.80}")
+        raise ConfigError(f"a model beside a provider is its name, not {unquoted(model)}")
     return as_provider(provider), model
 
 

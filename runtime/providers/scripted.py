@@ -10,7 +10,7 @@ import msgspec
 
 from refold.actors.calls.protocols import StreamingProvider, StreamItem
 from refold.events.core.content import Json, TextBlock
-from refold.events.core.errors import ConfigError, ProviderError
+from refold.events.core.errors import ConfigError, ProviderError, unquoted
 from refold.events.model.messages import (
     ModelRequest,
     ModelResponse,
@@ -98,7 +98,7 @@ def stall(answer: ScriptedAnswer, *, after: int) -> HalfAnswer:
 
 def _half_answer(answer: ScriptedAnswer, after: int, error: BaseException | None) -> HalfAnswer:
     if isinstance(after, bool) or not isinstance(after, int) or after < 0:
-        raise ConfigError(f"after is a number of deltas of at least 0, not {after!r:.80}")
+        raise ConfigError(f"after is a number of deltas of at least 0, not {unquoted(after)}")
     return HalfAnswer(answer=answer, after=after, error=error)
 
 

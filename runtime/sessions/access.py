@@ -133,7 +133,7 @@ class NamedUser:
         if self.is_checked or user is None:
             return
         if user != self.user:
-            raise CommandRejected(f"session {self.session!r} is another user's; use a session of user {self.user!r}")
+            raise CommandRejected(f"session {self.session!r} is another user's; use one of the user who is named")
         self.is_checked = True
 
     async def require(self, store: EventStore) -> None:

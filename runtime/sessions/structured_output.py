@@ -16,7 +16,7 @@ import msgspec
 from refold.actors.calls.results import passes
 from refold.events.core.cleaning import clean_text, error_words, text_of_error
 from refold.events.core.content import Json, JsonObject
-from refold.events.core.errors import AgentLoopError, ConfigError, ToolError
+from refold.events.core.errors import AgentLoopError, ConfigError, ToolError, unquoted
 from refold.events.model.configuration import AgentConfig, AgentConfiguration
 from refold.events.model.run_context import RunContext
 from refold.tools.data_type import NOT_DESCRIBED, DataType, why_not_described
@@ -206,7 +206,7 @@ def checked_validators(validators: Sequence[OutputValidator[Any]]) -> dict[Outpu
         if not arguments:
             raise ConfigError(
                 "Agent.output_validators must hold functions of the answer, or of the context and the answer, not "
-                f"{validator!r:.100}"
+                f"{unquoted(validator)}"
             )
     return taken
 

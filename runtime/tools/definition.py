@@ -16,7 +16,7 @@ from refold.actors.calls.protocols import CallBreaker, ToolRules
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, RESULT_LIMIT_MAX
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, unquoted
 from refold.events.model.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, RetryPolicy, Tier, ToolSpec
 from refold.tools.signature import AnyFunction, entry_of
 
@@ -73,7 +73,9 @@ def docstring_of(function: AnyFunction) -> str | None:
 
 def check_function(function: object, name: str) -> None:
     if not callable(function):
-        raise ConfigError(f"a tool is made of a function, not of {function!r:.100}; options go by name: @tool(name=…)")
+        raise ConfigError(
+            f"a tool is made of a function, not of {unquoted(function)}; options go by name: @tool(name=…)"
+        )
     if inspect.isclass(function):
         raise ConfigError(f"the tool {name!r} is a class; make it of a function, or of an instance with __call__")
     entry = entry_of(function)
@@ -149,7 +151,7 @@ def _check_retries(name: str, effect: EffectClass, retries: RetryPolicy | None) 
         return
     problem = None
     if not isinstance(retries, RetryPolicy):
-        problem = f"retries are a RetryPolicy, not {retries!r:.100}"
+        problem = f"retries are a RetryPolicy, not {unquoted(retries)}"
     elif effect == "once":
         problem = (
             'effect is "once", so what failed is not run again: it may have taken effect. Say effect="idempotent" or '
@@ -182,7 +184,7 @@ def checked_validator(
         return None
     if not callable(validate) or inspect.iscoroutinefunction(entry_of(validate)):
         raise ConfigError(
-            f"the {role} of the tool {tool_name!r} must be a plain function, not async: {validate!r:.100}"
+            f"the {role} of the tool {tool_name!r} must be a plain function, not async: {unquoted(validate)}"
         )
     if names is not None:
         try:
@@ -201,6 +203,6 @@ def checked_result_limit(name: str, options: OfferOptions) -> int | None:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= RESULT_LIMIT_MAX:
         raise ConfigError(
             f"result_limit of the tool {name!r} must be 0 to {RESULT_LIMIT_MAX:,} bytes, or None for whole results, "
-            f"not {limit!r:.60}"
+            f"not {unquoted(limit)}"
         )
     return limit

@@ -9,7 +9,7 @@ from typing import TypedDict
 import httpx
 import msgspec
 
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, unquoted
 from refold.providers.http.secrets import Secret
 
 PORT_MAX = 65_535
@@ -38,7 +38,7 @@ class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if value is not None and not (number and value > 0):
-                raise ConfigError(f"HttpTimeouts.{field} is a number of seconds above 0 or None, not {value!r:.80}")
+                raise ConfigError(f"HttpTimeouts.{field} is a number of seconds above 0 or None, not {unquoted(value)}")
 
 
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
         for field in self.__struct_fields__:
             value = getattr(self, field)
             if type(value) is not int or value < 1:
-                raise ConfigError(f"HttpLimits.{field} is an integer of at least 1, not {value!r:.80}")
+                raise ConfigError(f"HttpLimits.{field} is an integer of at least 1, not {unquoted(value)}")
 
 
 class HttpOptions(TypedDict, total=False):
@@ -82,25 +82,22 @@ def check_fields(provider: str, given: msgspec.Struct, *bounds: tuple[str, bool,
     """Refuse the first field that is not good; `bounds` say of each whether it is, and what it must be."""
     for field, good, wanted in bounds:
         if not good:
-            raise ConfigError(f"{provider}: {field} must be {wanted}, not {getattr(given, field)!r:.80}")
+            raise ConfigError(f"{provider}: {field} must be {wanted}, not {unquoted(getattr(given, field))}")
 
 
 def checked_base_url(base_url: str, *, allow_http: bool) -> httpx.URL:
     if not isinstance(base_url, str):
         raise ConfigError(f"the base URL is a text, not {type(base_url).__name__}")
-    url: httpx.URL | None = None
-    reason = ""
     try:
         url = httpx.URL(base_url)
-    except (httpx.InvalidURL, ValueError) as error:
-        reason = str(error)
+    except (httpx.InvalidURL, ValueError):  # It quotes the URL.
+        url = None
     if url is None and not _may_hold_a_password(base_url):
-        raise ConfigError(f"the base URL cannot be read: {reason}")
+        raise ConfigError("the base URL cannot be read; one is like https://host/path or https://host:8000/path")
     if url is None or url.userinfo or (not url.host and _may_hold_a_password(base_url)):
         raise ConfigError("the base URL holds a user name or password; pass a key or a header instead")
     if url.scheme not in ("http", "https") or not url.host:
-        shown = re.split("[?#]", base_url, maxsplit=1)[0]
-        raise ConfigError(f"a base URL is like https://host/path, not {shown!r:.200}")
+        raise ConfigError("a base URL is like https://host/path, and this one has another scheme or no host")
     if url.fragment:
         raise ConfigError("a base URL has no part behind #")
     if url.port is not None and url.port > PORT_MAX:
@@ -122,16 +119,16 @@ def is_at(url: str, *hosts: str) -> bool:
 
 
 def _may_hold_a_password(base_url: str) -> bool:
-    """Return whether a base URL that is none may not be shown, nor what a library says of it, which quotes it."""
+    """Return whether a base URL that cannot be read seems to hold a password."""
     return "@" in base_url
 
 
 def checked_options(options: HttpOptions) -> tuple[HttpTimeouts, HttpLimits]:
     timeouts, limits = options.get("timeouts", HttpTimeouts()), options.get("limits", HttpLimits())
     if not isinstance(timeouts, HttpTimeouts):
-        raise ConfigError(f"timeouts are HttpTimeouts(…), not {timeouts!r:.80}")
+        raise ConfigError(f"timeouts are HttpTimeouts(…), not {unquoted(timeouts)}")
     if not isinstance(limits, HttpLimits):
-        raise ConfigError(f"limits are HttpLimits(…), not {limits!r:.80}")
+        raise ConfigError(f"limits are HttpLimits(…), not {unquoted(limits)}")
     return timeouts, limits
 
 
@@ -154,7 +151,7 @@ def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str]
     secrets: list[Secret] = []
     for name, value in checked_mapping(headers).items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise ConfigError(f"{name!r:.80} is no name of a header")
+            raise ConfigError("the name of a header has letters, digits and -, and one of these is no such name")
         text = value.reveal() if isinstance(value, Secret) else value
         if not isinstance(text, str) or text != text.strip() or not all(" " <= letter <= "~" for letter in text):
             raise ConfigError(f"the value of the header {name} is not printable ASCII text")

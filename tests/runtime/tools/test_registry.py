@@ -90,7 +90,7 @@ def test_a_second_tool_of_one_name_is_refused_and_both_are_named() -> None:
 
 
 def test_what_is_no_tool_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not of 'weather'"):
+    with pytest.raises(ConfigError, match="not of str"):
         ToolRegistry(["weather"])  # type: ignore[list-item]
 
 

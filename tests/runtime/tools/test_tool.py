@@ -147,7 +147,7 @@ NO_TOOLS: list[tuple[Any, str]] = [
     (async_generator, "'async_generator' is a generator"),
     (functools.partial(generator, "x"), "is a generator"),
     (dict, "'dict' is a class"),
-    ("weather", "not of 'weather'"),
+    ("weather", "not of str"),
     (add, "'add' is a tool already"),
     (lambda: None, "name of the tool '<lambda>'"),
 ]

@@ -84,7 +84,7 @@ def test_arguments_of_a_described_tool_are_repaired_and_validated_too() -> None:
         ({"handler": lambda: None}, "handler of the tool 'read' must take the arguments as one dict"),
         ({"handler": lambda a, b: None}, "handler of the tool 'read' must take the arguments as one dict"),
         ({"handler": generator}, "'read' is a generator"),
-        ({"handler": "echo"}, "not of 'echo'"),
+        ({"handler": "echo"}, "not of str"),
         ({"tier": "x"}, "the tier of the tool 'read'"),
         ({"validate": async_validator}, "validator of the tool 'read'"),
     ],
