@@ -197,7 +197,8 @@ def _recorded_as(state: SessionState, word: CommandWord, key: str | None, digest
 def _admit_description(state: SessionState, command: commands.DescribeSession) -> ev.SessionEvent | Recorded:
     user = state.user if command.user is None else command.user
     if state.user not in (None, user):
-        raise CommandRejected(f"session {state.session!r} is another user's; use a session of user {user!r}")
+        # It names no user: as an outcome in the inbox it may outlive the user's deletion.
+        raise CommandRejected(f"session {state.session!r} is another user's; use one of the user who is named")
     changed = {**state.metadata, **command.metadata}
     metadata = {key: value for key, value in changed.items() if value is not None}
     if (user, metadata) == (state.user, state.metadata):

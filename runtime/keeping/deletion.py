@@ -94,7 +94,8 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True, tag="deleted"):
     streams: tuple[StreamName, ...]
     """The session's, those of the sessions that its calls began, and the parts of memories that belong to it."""
     deleted_before: bool = False
-    """They had been deleted before; what was left to do then is done now."""
+    """They had been deleted before, as by this command for an owner that then lost the log; `streams` and `events` are
+    what the log says of that, and what was left to do is done now."""
     events: int = 0
     payloads: int = 0
     shared_payloads: int = 0
@@ -203,7 +204,7 @@ async def delete_from(log: OwnedLog, session: str, *, cancel: bool, forks: bool 
     """Delete a session where nothing works for it; raises as `delete_session`, also where it went on meanwhile."""
     name = SessionId(checked_identifier(session, "session id"))
     if await log.store.find_tombstone(stream_name(SESSION_KIND, name)) is not None:
-        return await _completed(log, Deletion(session=name, streams=await _deleted(log.store, name)), before=True)
+        return await _completed(log, await _deleted_before(log.store, name))
     seen_to = await last_position(log.store)
     family = await family_of(log.store, name, forks=forks)
     if not cancel:
@@ -286,7 +287,7 @@ async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) ->
     await let_go(context, [head.stream for head in parts])
     erased = await erase(log.store, [parts] if parts else [], at=log.clock.now_us(), kept=log.kept)
     if erased.went_on:
-        raise CommandRejected(f"user {user!r} went on while all of it was to be deleted; try again")
+        raise CommandRejected("the user went on while all of it was to be deleted; try again")
     streams = tuple(head.stream for head in parts)
     wiped = await wipe(log)
     return UserDeletion(user=user, sessions=tuple(sessions), streams=streams, events=erased.events, wiped=wiped)
@@ -399,12 +400,19 @@ def _named_streams(data: bytes) -> list[StreamName]:
     return names
 
 
-async def _deleted(store: ErasableLog, session: SessionId) -> tuple[StreamName, ...]:
-    """Return the streams that were deleted with a session, its own first; of very long names not those of all."""
+async def _deleted_before(store: ErasableLog, session: SessionId) -> Deletion:
+    """Return what tombstones say of a deletion: the session's stream, and those that went with it.
+
+    Streams with very long names are not all found.
+    """
     own = stream_name(SESSION_KIND, session)
     below = stream_name(SESSION_KIND, children_prefix(session))
-    deleted = [each.stream async for each in tombstones(store)]
-    return (own, *(each for each in deleted if each.startswith(below) or _is_part_of(each, session)))
+    events, streams = 0, list[StreamName]()
+    async for each in tombstones(store):
+        if each.stream == own or each.stream.startswith(below) or _is_part_of(each.stream, session):
+            events += each.version
+            streams += [each.stream] if each.stream != own else []
+    return Deletion(session=session, streams=(own, *streams), deleted_before=True, events=events)
 
 
 def _is_part_of(stream: StreamName, session: SessionId) -> bool:
@@ -412,11 +420,11 @@ def _is_part_of(stream: StreamName, session: SessionId) -> bool:
     return part is not None and part.kind == "session" and (part.hashed, part.owner) in names_of([session])
 
 
-async def _completed(log: OwnedLog, deletion: Deletion, *, before: bool = False) -> Deletion:
+async def _completed(log: OwnedLog, deletion: Deletion) -> Deletion:
     """Do what comes after the transaction, again where an earlier process died before it."""
     commands = await forget_rows(log, sessions_in(deletion.streams))
     wiped = await wipe(log)
-    return msgspec.structs.replace(deletion, deleted_before=before, commands=commands, wiped=wiped)
+    return msgspec.structs.replace(deletion, commands=commands, wiped=wiped)
 
 
 async def forget_rows(log: OwnedLog, sessions: Sequence[str]) -> int:

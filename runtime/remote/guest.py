@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import SessionEnvelope
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
@@ -267,7 +269,7 @@ class Guest:
             rows.WHOLE_LOG, rows.InboxDeleteUser(user=user, cancel=cancel), None, math.inf
         )
         assert isinstance(outcome, UserDeleted)
-        return outcome.deletion
+        return msgspec.structs.replace(outcome.deletion, user=user)
 
     async def retain(self, wanted: rows.InboxRetain) -> Retention:
         outcome, _ = await self._performed(rows.WHOLE_LOG, wanted, None, math.inf)

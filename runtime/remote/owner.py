@@ -248,7 +248,8 @@ class InboxReader:
 
     async def _of_whole_log(self, command: rows.InboxDeleteUser | rows.InboxRetain) -> InboxOutcome:
         if isinstance(command, rows.InboxDeleteUser):
-            return UserDeleted(deletion=await delete_user_in(self._context, command.user, cancel=command.cancel))
+            deletion = await delete_user_in(self._context, command.user, cancel=command.cancel)
+            return UserDeleted(deletion=msgspec.structs.replace(deletion, user=""))
         age = timedelta(microseconds=command.older_than_us)
         kept = await retain_in(self._context, age, command.statuses, command.archive, dry_run=command.dry_run)
         return Retained(retention=kept)

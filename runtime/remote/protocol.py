@@ -61,6 +61,7 @@ class UserDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="user_deleted")
     """All of a user was deleted."""
 
     deletion: UserDeletion
+    """Without the user, whose id would stay in the inbox; who asked knows it."""
 
 
 class Retained(msgspec.Struct, frozen=True, kw_only=True, tag="retained"):

@@ -26,7 +26,7 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import (
     Message,
 )
-from refold.events.core.errors import CommandRejected, ConfigError, RefoldError
+from refold.events.core.errors import CommandRejected, ConfigError, RefoldError, unquoted
 from refold.events.core.ids import (
     AgentId,
     PayloadHash,
@@ -68,14 +68,14 @@ from refold.tools.schema import InputSchema
 def checked_name(name: str, what: str) -> str:
     """Return the id of a run or a call as it can be looked for, or raise CommandRejected."""
     if not isinstance(name, str):
-        raise CommandRejected(f"{what} must be the id of a {what} as text, not {name!r:.80}")
+        raise CommandRejected(f"{what} must be the id of a {what} as text, not {unquoted(name)}")
     return clean_text(name[:KEY_BYTES_MAX])
 
 
 def checked_flag(value: bool, what: str) -> bool:
     """Return a choice between yes and no, or raise CommandRejected."""
     if not isinstance(value, bool):
-        raise CommandRejected(f"{what} must be True or False, not {value!r:.80}")
+        raise CommandRejected(f"{what} must be True or False, not {unquoted(value)}")
     return value
 
 
@@ -167,11 +167,14 @@ def describe_command(user: str | None, metadata: Mapping[str, str | None] | None
     if user is not None:
         checked_identifier(user, "user")
     if metadata is not None and not isinstance(metadata, Mapping):
-        raise ConfigError(f"metadata is a mapping of texts to texts, not {metadata!r:.80}")
+        raise ConfigError(f"metadata is a mapping of texts to texts, not {unquoted(metadata)}")
     checked: dict[str, str | None] = {}
     for key, value in (metadata or {}).items():
         if not (isinstance(key, str) and key and (value is None or isinstance(value, str))):
-            raise ConfigError(f"metadata maps texts to texts, or to None to drop one, not {key!r:.60} to {value!r:.60}")
+            raise ConfigError(
+                "metadata maps texts to texts, or to None to drop one, not "
+                f"{type(key).__name__} to {type(value).__name__}"
+            )
         checked[clean_text(key)] = clean_text(value) if value is not None else None
     return DescribeSession(user=user, metadata=checked) if user is not None or checked else None
 

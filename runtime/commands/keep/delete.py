@@ -61,7 +61,10 @@ def _write(to: "Console", deletion: "Deletion") -> None:
     others = len(deletion.streams) - 1
     children = f" with {counted(others, 'session')} that went with it" if others else ""
     if deletion.deleted_before:
-        write_paragraph(to, f"session {one_line(deletion.session)} was deleted earlier{children}", style="bold")
+        said = (
+            f"session {one_line(deletion.session)} was deleted earlier{children}: {counted(deletion.events, 'event')}"
+        )
+        write_paragraph(to, said, style="bold")
     else:
         counts = all_counted(deletion, "event", "payload")
         write_paragraph(to, f"deleted session {one_line(deletion.session)}{children}: {counts}", style="bold")

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import sqlite3
+import uuid
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,9 +27,11 @@ from refold.actors import ActorStopped, SystemClock
 from refold.events.core.errors import StreamDeleted
 from refold.events.core.ids import RunId, SessionId
 from refold.keeping import delete_session, deletion
+from refold.keeping.deletion import Deletion
 from refold.remote.mirror import Stuck, follow_run, joined_mirror
-from refold.remote.protocol import Inbox
-from refold.remote.rows import InboxSend
+from refold.remote.protocol import Done, Inbox, InboxOutcome, Refused, UserDeleted
+from refold.remote.rows import WHOLE_LOG, InboxDelete, InboxDeleteUser, InboxSend
+from refold.remote.watching import outcome_within
 from refold.stores import FileBackend, InMemoryStore
 from refold.stores.sqlite import file
 from refold.stores.sqlite.inbox import InboxFile
@@ -54,7 +58,8 @@ async def test_a_session_that_is_deleted_beside_others_is_in_no_file(tmp_path: P
             await (await runtime.session("alice")).send("Hello again")
         with pytest.raises(ConfigError, match="session/alice was deleted"):
             await runtime.session("alice", restore=True)
-        assert (await runtime.delete("alice")).deleted_before
+        again = await runtime.delete("alice")
+        assert (again.deleted_before, again.streams, again.events) == (True, deleted.streams, deleted.events)
         await talk(runtime, "bob", "carol")
     assert found(tmp_path, "alice") == {}
     assert set(found(tmp_path, "bob")) >= {"events.db"}
@@ -235,6 +240,36 @@ def test_the_command_deletes_where_no_runtime_owns_the_log(tmp_path: Path) -> No
     assert "session alice was deleted earlier with 1 session that went with it" in run("delete", log, "alice").stdout
     assert run("delete", log, "nobody").exit_code == 2
     asyncio.run(assert_sound(log))
+
+
+async def outcome_of(inbox: Inbox, session: str, row: Any) -> InboxOutcome:
+    entry = await inbox.put(session, row, uuid.uuid4().hex)
+    outcome = await outcome_within(inbox, entry, 600, SystemClock())
+    assert outcome is not None
+    return outcome
+
+
+async def test_no_outcome_that_stays_in_the_inbox_names_a_user_who_was_deleted(tmp_path: Path) -> None:
+    log, user = tmp_path / "events.db", mark("alice", "user")
+    inbox = Inbox(log, SystemClock())
+    said: dict[str, str | None] = {"name": mark("alice", "name")}
+    async with talking(log, inbox_poll_s=0.02) as runtime:
+        await (await runtime.session("bob", user="bert")).send(mark("bob", "input"))
+        refused = await outcome_of(inbox, "bob", InboxSend(text=mark("alice", "refused"), user=user, metadata=said))
+        assert isinstance(refused, Refused)
+        sent = await outcome_of(inbox, "alice", InboxSend(text=mark("alice", "input"), user=user, metadata=said))
+        assert isinstance(sent, Done)
+        await (await (await runtime.session("alice", user=user)).run(sent.run)).result()
+        assert isinstance(await outcome_of(inbox, "alice", InboxDelete(cancel=False)), Deletion)
+        assert isinstance(await outcome_of(inbox, "alice", InboxDelete(cancel=False)), Deletion)
+        again = await runtime.session("again", user=user)
+        await again.send(mark("alice", "input"))
+        deleted = await outcome_of(inbox, WHOLE_LOG, InboxDeleteUser(user=user, cancel=False))
+        assert isinstance(deleted, UserDeleted)
+        assert [each.session for each in deleted.deletion.sessions] == ["again"]
+        assert (await inbox.file.sessions_waiting(performed=True)) == ["bob", "alice", WHOLE_LOG]
+        assert found(tmp_path, "alice") == {}
+    assert found(tmp_path, "alice") == {}
 
 
 async def test_a_reader_of_an_earlier_moment_is_told_of_and_wiped_later(

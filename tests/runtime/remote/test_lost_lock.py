@@ -155,6 +155,30 @@ async def test_work_that_is_half_done_when_the_log_is_left_is_done_by_the_new_ow
     assert (await check_log(log)).sound
 
 
+async def test_who_asked_for_a_deletion_that_was_done_when_the_log_was_left_is_told_what_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, done, left, through = tmp_path / "events.db", asyncio.Event(), asyncio.Event(), SQLiteStore.delete_streams
+
+    async def slowly_told(*arguments: Any, **named: Any) -> Any:
+        erased = await through(*arguments, **named)
+        done.set()
+        await left.wait()
+        return erased
+
+    async with shared(log, [], []) as (owner, guest):
+        await _sent(owner, "s")
+        version = [event.version async for event in (await owner.session("s")).events()][-1]
+        monkeypatch.setattr(SQLiteStore, "delete_streams", slowly_told)
+        deleting = asyncio.create_task(owner.delete("s"))
+        await done.wait()
+        await takes_over(log, guest)
+        await until(lambda: not owner.is_owner)
+        left.set()
+        deletion = await deleting
+        assert (deletion.deleted_before, deletion.streams, deletion.events) == (True, ("session/s",), version)
+
+
 async def test_work_that_was_begun_as_an_earlier_owner_is_done_by_a_later_one_that_stays_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
