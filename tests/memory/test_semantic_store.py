@@ -530,6 +530,24 @@ async def test_places_that_no_command_gives_are_refused_by_who_reads_them(
         assert await store.get("k0") == "v"
 
 
+@pytest.mark.parametrize(("entries", "refused"), [(20, False), (200, True)])
+async def test_a_small_log_that_names_one_large_embedding_often_takes_no_memory_without_end(
+    entries: int, refused: bool
+) -> None:
+    data = np.ones(512 * 1024, dtype="<f4").tobytes()
+    name = hashlib.sha256(data).hexdigest()
+    said = '{"type":"knowledge.entry_put.v1","name":"k%d","value":"v","vector":["%s",0,524288]}'
+    encoded = tuple((said % (number, name)).encode() for number in range(entries))
+    log = InMemoryStore()
+    batch = EncodedBatch(stream=StreamName("knowledge/main"), expected_version=0, at=1, events=encoded)
+    await log.append([batch], {PayloadHash(name): data})
+    store = refold.SemanticStore()
+    async with runtime_of(log, semantic=store):
+        with pytest.raises(refold.LogFormatError, match="199 entries in the log name") if refused else nullcontext():
+            assert [each.key for each in await store.similar([1.0] * 512 * 1024, k=1)] == ["k0"]
+        assert len(await store.keys()) == entries
+
+
 async def test_what_changed_is_all_that_is_read_and_no_index_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

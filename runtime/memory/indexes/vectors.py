@@ -38,6 +38,10 @@ NAMES_PER_STEP = 10_000
 BLOCKS_AT_ONCE = 256
 """So many blocks are asked for in one go, unless they are large."""
 
+REPEATED_BYTES_MAX = 256 * 1024 * 1024
+"""So many bytes, and as many as all different ones have, entries may take whose embeddings are the same rows of blocks.
+So a small log cannot take any amount of memory."""
+
 SQUARES = (1e-30, 1e30)
 """Between these, float32 gives the square of a length as exactly as all else; other rows are always computed again."""
 
@@ -176,6 +180,7 @@ class VectorIndex:
         return found
 
     def _take_blocks(self, state: Knowledge, blocks: dict[PayloadHash, list[str]]) -> Asking[None]:
+        yield from self._require_room(state, blocks)
         for payloads in _groups(blocks, BYTES_PER_NUMBER * self.dimension):
             wanted = PayloadsWanted(payloads)
             yield wanted
@@ -187,6 +192,21 @@ class VectorIndex:
                 taken.append(_rows(payload, wanted.found.get(payload), rows, self.dimension))
             self._set(names, known, _matrix(taken[0] if len(taken) == 1 else b"".join(taken), self.dimension))
             yield None
+
+    def _require_room(self, state: Knowledge, blocks: dict[PayloadHash, list[str]]) -> Cooperative[None]:
+        """Raise LogFormatError where many entries name few rows, and would take far more memory than the log has."""
+        repeated = different = 0
+        for names in blocks.values():
+            rows = len({state.entries[name].row for name in names})
+            different += rows
+            repeated += len(names) - rows
+            yield
+        row_bytes = BYTES_PER_NUMBER * self.dimension
+        if (repeated - different) * row_bytes > REPEATED_BYTES_MAX:
+            raise LogFormatError(
+                f"{repeated:,} entries in the log name embeddings of others, with {row_bytes:,} bytes each, and there "
+                f"are {different:,} different ones; to be searched they would take {repeated * row_bytes:,} bytes"
+            )
 
     def _set(self, names: Sequence[str], known: Sequence[Known], matrix: Vectors) -> None:
         """Take in embeddings, each in the row of its key, or behind all others."""
