@@ -236,6 +236,8 @@ async def test_an_output_of_one_run_has_the_type_that_was_given_for_it(tmp_path:
         assert turn.result is not None
         assert turn.result.output == Plan("tea")
         assert_type(await session.step("Go", model="m"), refold.TurnResult)
+        with pytest.raises(refold.ConfigError, match="give an input too"):
+            await session.next_turn(output_type=Plan)  # type: ignore[call-overload]
         assert_type(await session.submit("Go", key="l", max_turns=2), refold.RunHandle)
         either = assert_type(
             await session.send("Go", output_type=Plan if handle.run else None),

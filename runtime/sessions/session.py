@@ -276,13 +276,16 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         return performed.run
 
     @overload
+    async def next_turn(self, content: None = None, *, deps: object = None) -> TurnResult[Out_co]: ...
+
+    @overload
     async def next_turn(
-        self, content: Input | None = None, *, output_type: type[T], **options: Unpack[InputOptions]
+        self, content: Input, *, output_type: type[T], **options: Unpack[InputOptions]
     ) -> TurnResult[T]: ...
 
     @overload
     async def next_turn(
-        self, content: Input | None = None, *, output_type: None = None, **options: Unpack[InputOptions]
+        self, content: Input, *, output_type: None = None, **options: Unpack[InputOptions]
     ) -> TurnResult[Out_co]: ...
 
     async def next_turn(
@@ -312,9 +315,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
         """
         access, own = self._access.of_run(deps, output_type), run_options(options, output_type)
         if content is None and (key is not None or own is not None):
-            raise ConfigError(
-                "a key and the options of next_turn are those of its input; give an input too, or neither"
-            )
+            raise ConfigError("next_turn has a key and options for an input alone; give an input too, or neither")
         seen: list[RecordedSessionEvent] = []
         with RunWatcher(access, seen.append) as watcher:
             if content is not None:

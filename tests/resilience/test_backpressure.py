@@ -176,7 +176,7 @@ async def test_a_place_is_free_again_however_a_send_ends(end: str) -> None:
         session = await runtime.session("one")
         if end == "is refused":
             with pytest.raises(ConfigError, match="next_turn"):
-                await session.step(None, key="k")
+                await session.step(None, key="k")  # type: ignore[call-overload]
         sending = asyncio.ensure_future(session.send("go", key="k"))
         if end == "is cancelled":
             await held.asked.wait()

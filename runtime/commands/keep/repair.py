@@ -1,7 +1,7 @@
 """`refold repair LOG -o NEW`: what is whole of a damaged log, in a new log."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from msgspec.structs import asdict
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from refold.keeping import RepairReport
+
+
+BEHIND_A_LOST_PAYLOAD: Final = (
+    "a stream ends before the first event that names a lost payload, since the digest of each event covers all before "
+    "it; what stands behind it is in the damaged log still, where recording the same content again makes it whole"
+)
 
 
 @command
@@ -51,6 +57,8 @@ def _write(to: "Console", report: "RepairReport") -> None:
         write_paragraph(to, f"{one_line(cut.stream)}: lost are {lost}: {one_line(cut.reason)}", style="red")
     for payload in report.lost_payloads:
         write_paragraph(to, f"the payload {one_line(payload)} is lost", style="red")
+    if report.lost_payloads:
+        write_paragraph(to, BEHIND_A_LOST_PAYLOAD)
     if report.lost_to:
         words = f"the end of the log is lost: up to position {report.lost_to:,} had been acknowledged"
         write_paragraph(to, words, style="red")
