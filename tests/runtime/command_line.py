@@ -5,6 +5,8 @@ import functools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -39,9 +41,10 @@ def error_of(result: Result) -> str:
     return result.stderr
 
 
-def started(*arguments: object, cwd: Path | None = None, **environment: str) -> "subprocess.Popen[str]":
-    """Start a command as a process whose output is read as text."""
-    return subprocess.Popen(
+@contextmanager
+def started(*arguments: object, cwd: Path | None = None, **environment: str) -> "Iterator[subprocess.Popen[str]]":
+    """Run a command as a process whose output is read as text; it is waited for, and killed if the block fails."""
+    with subprocess.Popen(
         [sys.executable, "-P", "-c", COMMAND, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -51,7 +54,12 @@ def started(*arguments: object, cwd: Path | None = None, **environment: str) -> 
         cwd=cwd,
         # Without asyncio's debug mode, which writes a line to stderr whenever a step of the loop takes long.
         env={**os.environ, "PYTHONASYNCIODEBUG": "", **environment},
-    )
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def read_until(process: "subprocess.Popen[str]", *beginnings: str) -> None:

@@ -318,7 +318,7 @@ def test_the_command_writes_an_address_that_opens_it(log_file: Path) -> None:
         line = process.stdout.readline()
         found = re.fullmatch(r"(http://127\.0\.0\.1:\d+/)#token=([\w-]{40,})\n", line)
         assert found is not None, line
-        with httpx.Client(base_url=found[1], headers={TOKEN_HEADER: found[2]}) as client:
+        with httpx.Client(base_url=found[1], headers={TOKEN_HEADER: found[2]}, timeout=60) as client:
             assert client.get("api/sessions").json()["total"] == 3
             assert client.get("api/sessions", headers={TOKEN_HEADER: ""}).status_code == 401
         process.terminate()

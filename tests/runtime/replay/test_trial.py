@@ -504,11 +504,12 @@ def test_the_command_writes_a_page_that_does_nothing(folder: Path) -> None:
 
 def test_an_interrupted_command_writes_what_there_is(folder: Path) -> None:
     assert run("run", "stalls:charged", "Go", "--log", "e.db", "--session", "ann").exit_code == 0
-    process = started("replay", "e.db", "--try", 2, "--requests", 9, "--agent", "stalls:hanging", cwd=folder)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "asked\n"
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
+    command = ("replay", "e.db", "--try", 2, "--requests", 9, "--agent", "stalls:hanging")
+    with started(*command, cwd=folder) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")
     assert "interrupted: the sessions that follow were not tried" in out
     assert "1 model call, 0 tokens; limit: 9 model calls" in out
