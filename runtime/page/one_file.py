@@ -69,9 +69,9 @@ async def page_file(log: ReadableLog, sessions: Sequence[str], reports: Sequence
     told: list[dict[str, Any]] = []
     blocks: list[tuple[str, bytes]] = []
     causes: dict[str, dict[str, Any]] = {}
-    async with opened_pages(log) as pages:
+    async with opened_pages(log, patience_s=None) as pages:
         for place, session in enumerate(sessions):
-            head = await pages.session(session, patience_s=None)
+            head = await pages.session(session, alone=True)
             name = f"s{place}"
             recorded = await _recorded(pages, head.session, head.version)
             told.append(

@@ -78,10 +78,11 @@ class ShownHead(msgspec.Struct, frozen=True, kw_only=True):
 class Pages:
     """What is known of one log."""
 
-    def __init__(self, store: EventStore, log: Path | None) -> None:
+    def __init__(self, store: EventStore, log: Path | None, patience_s: float | None) -> None:
         self.store = store
         self.log = log
         """Its file; None = it is a store, or a text log, which no runtime owns."""
+        self._patience_s = patience_s
         self.sessions = Sessions()
         self._frames: dict[str, Frames] = {}
         self._held: dict[StreamName, Held] = {}
@@ -106,18 +107,13 @@ class Pages:
         """Read on in the list of sessions for a moment; return whether all of it was read."""
         return await self._continued("", self._all_sessions())
 
-    async def session(self, session: str, *, patience_s: float | None = PATIENCE_S) -> ShownHead:
-        """Return a session as far as it was read.
-
-        Args:
-            session: its name.
-            patience_s: how long to wait for more; None = until all is read.
-        """
+    async def session(self, session: str, *, alone: bool = False) -> ShownHead:
+        """Return a session as far as it was read; `alone`: no other one is looked through for its relatives."""
         head = await session_head(self.store, session)
-        related = patience_s is None or await self.read_sessions()
+        related = alone or await self.read_sessions()
         frames = self._kept(session)
         if frames.version < head.version and not frames.damage:
-            await self._continued(f"session/{session}", frames.advance(self.store), patience_s)
+            await self._continued(f"session/{session}", frames.advance(self.store))
         first = await self.store.read_stream(head.stream, limit=1)
         fork = await fork_of(self.store, head)
         last = await self.store.read_stream(head.stream, after_version=head.version - 1, limit=1)
@@ -203,16 +199,14 @@ class Pages:
                 task.cancel()
         return frames
 
-    async def _continued(
-        self, what: str, work: Coroutine[Any, Any, None], patience_s: float | None = PATIENCE_S
-    ) -> bool:
+    async def _continued(self, what: str, work: Coroutine[Any, Any, None]) -> bool:
         """Have some reading done in the background, once at a time, and wait a moment; return whether it ended."""
         task = self._reading.get(what)
         if task is None or task.done():
             task = self._reading[what] = asyncio.ensure_future(work)
         else:
             work.close()
-        await asyncio.wait([task], timeout=patience_s)
+        await asyncio.wait([task], timeout=self._patience_s)
         if not task.done() or task.cancelled():
             return False
         if self._reading.get(what) is task:
@@ -230,11 +224,19 @@ def _identity(log: Path | None) -> tuple[int, int] | None:
 
 
 @asynccontextmanager
-async def opened_pages(log: str | os.PathLike[str] | EventStore) -> AsyncGenerator[Pages, None]:
-    """Open a log for reading, and give what the page shows of it; raises as `opened`."""
+async def opened_pages(
+    log: str | os.PathLike[str] | EventStore, *, patience_s: float | None = PATIENCE_S
+) -> AsyncGenerator[Pages, None]:
+    """Open a log for reading, and give what the page shows of it; raises as `opened`.
+
+    Args:
+        log: a path, or a store.
+        patience_s: how long an answer waits for more to be read; None = until all is read.
+    """
     async with opened(log) as store:
         of_file = isinstance(log, str | os.PathLike) and not is_text_log(log)
-        pages = Pages(store, Path(os.fspath(log)) if of_file and isinstance(log, str | os.PathLike) else None)
+        path = Path(os.fspath(log)) if of_file and isinstance(log, str | os.PathLike) else None
+        pages = Pages(store, path, patience_s)
         try:
             yield pages
         finally:

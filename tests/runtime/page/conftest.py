@@ -37,7 +37,7 @@ def serve() -> Serve:
     async def served(
         log: Path, *, clock: Clock | None = None, ending: bool = False
     ) -> AsyncIterator[httpx.AsyncClient]:
-        async with opened_pages(log) as pages:
+        async with opened_pages(log, patience_s=None) as pages:
             hosts = ("127.0.0.1", "[::1]")
             app = page_application(pages, token=TOKEN, hosts=hosts, clock=clock, ending=lambda: ending)
             async with httpx.AsyncClient(

@@ -116,8 +116,8 @@ async def test_spans_begin_and_end_with_the_work(builder: LogBuilder) -> None:
 
 
 async def test_a_crash_shows_as_a_standstill(samples: Path) -> None:
-    async with opened_pages(samples / "retried.db") as pages:
-        await pages.session("alice", patience_s=None)
+    async with opened_pages(samples / "retried.db", patience_s=None) as pages:
+        await pages.session("alice")
         spans = pages.spans("alice")
         assert {span.lane for span in spans} >= {"run", "model", "tool", "retry"}
         assert all(isinstance(span, Span) and span.ended_at >= span.begun_at for span in spans)
@@ -160,8 +160,8 @@ async def test_the_list_follows_the_log(builder: LogBuilder) -> None:
 
 async def test_what_a_memory_held_is_told_change_by_change(tmp_path: Path) -> None:
     log = shutil.copy(GOLDEN / "format-1-core-4-stores.db", tmp_path / "events.db")
-    async with opened_pages(log) as pages:
-        await pages.session("alice", patience_s=None)
+    async with opened_pages(log, patience_s=None) as pages:
+        await pages.session("alice")
         beside = {str(each.stream): each for each in await pages.beside("alice")}
         assert {"working/main", "memory/main"} <= set(beside)
         changes = beside["memory/main"].changes
@@ -174,15 +174,21 @@ async def test_what_a_memory_held_is_told_change_by_change(tmp_path: Path) -> No
 
 async def test_parts_of_a_memory_that_are_another_users_are_not_shown(tmp_path: Path) -> None:
     log = shutil.copy(GOLDEN / "format-1-core-5-users.db", tmp_path / "events.db")
-    async with opened_pages(log) as pages:
+    async with opened_pages(log, patience_s=None) as pages:
         for session, user in (("first", "alice"), ("second", "bob")):
-            await pages.session(session, patience_s=None)
+            await pages.session(session)
             parts = [each.stream for each in await pages.beside(session) if "/user/" in each.stream]
             assert all(part.endswith(f"/user/{user}") for part in parts)
 
 
+async def test_an_answer_that_waits_for_nothing_says_that_not_all_was_read(samples: Path) -> None:
+    for patience_s, read in ((0, False), (None, True)):
+        async with opened_pages(samples / "three.db", patience_s=patience_s) as pages:
+            assert (await pages.session("alice")).related is read
+
+
 async def test_what_is_not_there_is_told(samples: Path) -> None:
-    async with opened_pages(samples / "three.db") as pages:
+    async with opened_pages(samples / "three.db", patience_s=None) as pages:
         with pytest.raises(ConfigError, match="did you mean 'alice'"):
             await pages.session("alicia")
         with pytest.raises(ConfigError, match="has no events there"):

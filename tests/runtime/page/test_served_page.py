@@ -319,6 +319,8 @@ def test_the_command_writes_an_address_that_opens_it(log_file: Path) -> None:
         found = re.fullmatch(r"(http://127\.0\.0\.1:\d+/)#token=([\w-]{40,})\n", line)
         assert found is not None, line
         with httpx.Client(base_url=found[1], headers={TOKEN_HEADER: found[2]}, timeout=60) as client:
-            assert client.get("api/sessions").json()["total"] == 3
+            while not (shown := client.get("api/sessions").json())["complete"]:
+                pass
+            assert shown["total"] == 3
             assert client.get("api/sessions", headers={TOKEN_HEADER: ""}).status_code == 401
         process.terminate()
