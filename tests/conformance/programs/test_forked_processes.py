@@ -64,7 +64,7 @@ ENDING_CHILD = """
 
 
 def run(program: str, log: Path, *arguments: str) -> Done:
-    return processes.run(command_line(*STRICT, "-c", BEGINNING + program, log, *arguments), timeout=30)
+    return processes.run(command_line(*STRICT, "-c", BEGINNING + program, log, *arguments))
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ if __name__ == "__main__":
         print([worker.exitcode for worker in workers], flush=True)
 """
     )
-    done = processes.run(command_line(*STRICT, script, log), timeout=30)
+    done = processes.run(command_line(*STRICT, script, log))
     assert (done.stdout, done.stderr, done.returncode) == ("[0, 0]\n", "", 0)
     assert sorted(left_in(log).inputs) == ["worker 0", "worker 1"]
 

@@ -313,7 +313,7 @@ async def test_follow_yields_what_becomes_durable_from_the_beginning_or_from_now
 @pytest.mark.slow
 async def test_many_requests_at_once_are_all_answered(log: Path) -> None:
     async with runtime_of(log):
-        sessions = [refold.connect(log).session(f"s{number % 20}") for number in range(40)]
+        sessions = [refold.connect(log, patience_s=100).session(f"s{number % 20}") for number in range(40)]
         results = await asyncio.gather(*[session.send("hello") for session in sessions])
         assert {sent(result).text for result in results} == {"Said."}
         assert len(await refold.connect(log).sessions()) == 20

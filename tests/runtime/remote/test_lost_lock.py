@@ -341,7 +341,8 @@ async def test_who_waits_for_a_session_that_the_new_owner_deletes_is_told_so(tmp
                 await go_on.wait()
         return "done"
 
-    async with shared(log, [use("goes_on", {})], []) as (owner, guest):
+    async with shared(log, [use("goes_on", {})], [], cancel_grace_s=3600) as (owner, guest), AsyncExitStack() as stack:
+        stack.callback(go_on.set)
         owner.tools.register(goes_on)
         session = await owner.session("s")
         waiting = asyncio.create_task(session.send("go"))

@@ -12,6 +12,7 @@ import pytest
 
 from refold.events.core.errors import PersistenceError
 from refold.stores.sqlite.connection import SQLiteConnection
+from tests.conformance.processes import QUIET
 
 
 def memory() -> str:
@@ -138,5 +139,6 @@ def test_a_forked_child_that_lets_go_of_a_connection_does_not_close_it(tmp_path:
         text=True,
         check=False,
         timeout=60,
+        env=QUIET,
     )
     assert (done.stdout, done.stderr) == ("2\n", "")
