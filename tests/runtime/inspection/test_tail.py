@@ -38,23 +38,30 @@ class Follower:
                 self.seen.append(event)
 
     async def until(self, position: int) -> None:
-        """Return once everything up to a position was seen."""
+        """Return once everything up to a position was seen, and nothing is read any more until the clock moves."""
         for _ in range(LOOKS_MAX):
+            if not await self._rests():
+                self._task.result()
+                break
             if self.seen and self.seen[-1].position >= position:
                 return
-            if self._task.done():
-                self._task.result()
             await self.clock.advance(0.2)
         raise AssertionError(f"position {position} was not seen")
 
     async def ended(self) -> None:
         """Return, or raise, once following has ended by itself."""
         for _ in range(LOOKS_MAX):
-            if self._task.done():
+            if not await self._rests():
                 self._task.result()
                 return
             await self.clock.advance(0.2)
         raise AssertionError("it did not end")
+
+    async def _rests(self) -> bool:
+        """Wait until it has looked, in a thread where the log is a file; tell whether it will look again."""
+        while not self._task.done() and not self.clock.waiting():  # noqa: ASYNC110 - A clock sets no event.
+            await asyncio.sleep(0)
+        return not self._task.done()
 
     async def stop(self) -> None:
         self._task.cancel()
