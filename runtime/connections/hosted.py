@@ -6,15 +6,15 @@ from typing import Any, Generic, TypeVar
 from refold.actors.kernel.errors import AskTimeout
 from refold.actors.loop_thread import HasLoopThread, LoopThread, blocking
 from refold.actors.shell.messages import Performed
-from refold.connections.run import ConnectedLog
+from refold.connections.people import ConnectedLog, given
 from refold.events.core.checked_core import CheckedCore, S
-from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.core.errors import ConfigError
 from refold.events.core.ids import StreamName, checked_identifier, stream_name
 from refold.events.core.pure_core import C, PureCore
-from refold.remote.client import Given, give
+from refold.remote.client import Given
 from refold.remote.hosted import queue_of, read_hosted, row_of_hosted
 from refold.remote.kept_log import kept_open
-from refold.remote.protocol import Done, Refused
+from refold.remote.protocol import Done
 from refold.stores.sqlite.ownership import log_owner
 
 R = TypeVar("R")
@@ -52,10 +52,10 @@ class ConnectedHosted(Generic[S, C]):
             PersistenceError: it could not be put into the inbox.
         """
         patience_s = self.connection.patience_s if timeout is None else timeout
-        given = await self._give(identifier, command, patience_s)
-        if not isinstance(given.outcome, Done):
+        done = await self._give(identifier, command, patience_s)
+        if not isinstance(done.outcome, Done):
             raise AskTimeout(f"a runtime that hosts {self.kind}", patience_s)
-        return Performed(given.outcome.version, given.outcome.new and not given.known)
+        return Performed(done.outcome.version, done.outcome.new and not done.known)
 
     async def tell(self, identifier: str, command: C) -> None:
         """Send a command, and return once it is durable in the inbox, or performed; raises as `ask`.
@@ -89,19 +89,7 @@ class ConnectedHosted(Generic[S, C]):
                 f"process {owner.pid} owns the log {connection.log} as an EventSourcedSystem, which other processes "
                 f"cannot command; host {self.kind} in an AgentRuntime: `await runtime.host({self.kind!r}, ...)`"
             )
-        given = await give(
-            connection.log,
-            queue_of(address),
-            row,
-            key=key,
-            timeout_s=patience_s,
-            clock=connection.clock,
-            may_begin=True,
-            wait_for_runtime=True,
-        )
-        if isinstance(given.outcome, Refused):
-            raise CommandRejected(given.outcome.message)
-        return given
+        return await given(connection, queue_of(address), row, key, patience_s=patience_s, may_begin=True)
 
 
 class SyncConnectedHosted(Generic[S, C]):

@@ -3,13 +3,13 @@
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Self
+from pathlib import Path
+from typing import Protocol, Self
 
 import msgspec
 
 from refold.actors.calls.policy import given_arguments
-from refold.actors.kernel.clock import SystemClock
-from refold.connections.run import ConnectedLog
+from refold.actors.kernel.clock import Clock, SystemClock
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import RunId, SessionId, ToolCallId
@@ -26,7 +26,7 @@ from refold.inspection.summaries import call_words
 from refold.remote.client import Given, give, has_begun
 from refold.remote.kept_log import ReadLog, kept_open
 from refold.remote.protocol import Inbox, Refused, described_row
-from refold.remote.rows import InboxAnswer, InboxDecide, InboxFork, SessionRow
+from refold.remote.rows import GivenRow, InboxAnswer, InboxCancel, InboxDecide, InboxFork, SessionRow
 from refold.sessions.access import NamedUser, checked_flag, checked_name, describe_command
 from refold.sessions.people import answer_command, answer_of, questions_in, sessions_below
 from refold.stores.sqlite.file import absolute
@@ -117,6 +117,47 @@ def _of_session(session: SessionId, state: SessionState, decided: set[str]) -> l
     ]
 
 
+class ConnectedLog(Protocol):
+    """A log, as its connection has it."""
+
+    @property
+    def log(self) -> Path: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def patience_s(self) -> float: ...
+
+    async def wait_for_file(self) -> None: ...
+
+
+async def given(
+    connection: ConnectedLog,
+    session: SessionId,
+    command: GivenRow,
+    key: str | None,
+    *,
+    patience_s: float | None = None,
+    may_begin: bool = False,
+) -> Given:
+    """Give a command to the owner, and wait for its outcome; raise CommandRejected if it was refused."""
+    await connection.wait_for_file()
+    given = await give(
+        connection.log,
+        session,
+        command,
+        key=key,
+        timeout_s=connection.patience_s if patience_s is None else patience_s,
+        clock=connection.clock,
+        may_begin=may_begin,
+        wait_for_runtime=may_begin,
+    )
+    if isinstance(given.outcome, Refused):
+        raise CommandRejected(given.outcome.message)
+    return given
+
+
 class ConnectedForPeople:
     """A session that is reached from another process, and what people decide in it."""
 
@@ -146,31 +187,40 @@ class ConnectedForPeople:
         patience_s: float | None = None,
         may_begin: bool = False,
     ) -> Given:
-        """Give a command to the owner, and wait for its outcome; raise CommandRejected if it was refused."""
+        """As `given`, with what is said of the session."""
         connection, named = self.connection, self._named
         if named.said is not None:
             async with self._log():
                 await Inbox(connection.log, connection.clock).require(named)
-        await connection.wait_for_file()
-        given = await give(
-            connection.log,
-            self.id,
-            described_row(command, named.said),
-            key=key,
-            timeout_s=connection.patience_s if patience_s is None else patience_s,
-            clock=connection.clock,
-            may_begin=may_begin,
-            wait_for_runtime=may_begin,
-        )
-        if isinstance(given.outcome, Refused):
-            raise CommandRejected(given.outcome.message)
+        row = described_row(command, named.said)
+        done = await given(connection, self.id, row, key, patience_s=patience_s, may_begin=may_begin)
         if named.said is not None:  # Said once: what is said of the session elsewhere stays.
             named.said = describe_command(named.user, None)
-        return given
+        return done
 
     async def _done(self, command: SessionRow, key: str | None) -> bool:
         """Give a command to the owner, and return whether it is done; False = it waits in the inbox."""
         return (await self._give(command, key)).outcome is not None
+
+    async def cancel(
+        self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None
+    ) -> bool:
+        """End the run under way as cancelled; without one, nothing happens.
+
+        Args:
+            run: this run instead, which may be under way, queued or for a later time; one that has ended stays.
+            key: idempotency key.
+            reason: is recorded.
+
+        Returns:
+            Whether that is done; False = it waits in the inbox for a runtime.
+
+        Raises:
+            ConfigError: there is no such session.
+            PersistenceError: it could not be put into the inbox.
+        """
+        named = RunId(checked_name(run, "run")) if run is not None else None
+        return await self._done(InboxCancel(run=named, reason=reason), key)
 
     async def decide(
         self,
@@ -182,25 +232,15 @@ class ConnectedForPeople:
         arguments: Mapping[str, object] | None = None,
         key: str | None = None,
     ) -> bool:
-        """Allow or deny a call that waits for approval.
+        """Allow or deny a call that waits for approval, as `Session.decide` does; returns and raises as `cancel`.
 
         Args:
             call: one of `approvals`, which may be that of a child; or the id of one of this session's own.
-            allow: whether it may run.
-            reason: what the model is told where it may not.
-            always: allow, in this session, every later call of the same action too, and those that wait.
-            arguments: all arguments that it is to run with, in place of those that the model gave; see
-                `Session.decide`. Where no runtime owns the log, the schema is asked that the log has of the tool; what
-                else the tool finds wrong, the runtime tells that performs the decision.
-            key: idempotency key.
-
-        Returns:
-            Whether that is done; False = it waits in the inbox for a runtime.
+            arguments: where no runtime owns the log, the schema is asked that the log has of the tool; what else the
+                tool finds wrong, the runtime tells that performs the decision.
 
         Raises:
             CommandRejected: the call does not wait for approval; or `arguments` do not fit the tool, and it waits on.
-            ConfigError: there is no such session.
-            PersistenceError: it could not be put into the inbox.
         """
         if isinstance(call, AwaitedDecision):
             return await self._beside(call.session).decide(
@@ -235,21 +275,10 @@ class ConnectedForPeople:
     async def answer(
         self, question: AwaitedDecision | str, value: object = None, *, error: str | None = None, key: str | None = None
     ) -> bool:
-        """Answer what a call asks, or give it the result that it left for later; see `Session.answer`.
-
-        Args:
-            question: one of `questions`; or its id, or that of its call.
-            value: plain JSON values, or what is written as such.
-            error: instead of it, why there is none.
-            key: idempotency key.
-
-        Returns:
-            Whether that is done; False = it waits in the inbox for a runtime.
+        """Answer one of `questions`, as `Session.answer` does; returns and raises as `cancel`.
 
         Raises:
             CommandRejected: the call waits for no such answer; or `value` does not fit its schema, and it waits on.
-            ConfigError: there is no such session.
-            PersistenceError: it could not be put into the inbox.
         """
         if isinstance(question, AwaitedDecision):
             return await self._beside(question.session).answer(question.id, value, error=error, key=key)

@@ -5,15 +5,14 @@ The rule: an input that no runtime has taken yet is the same input under its key
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from refold.actors.kernel.clock import Clock
-from refold.actors.loop_thread import LoopThread, blocking, next_or_none
+from refold.actors.loop_thread import LoopThread, blocking
+from refold.connections.people import ConnectedForPeople
 from refold.events.core.content import Json
 from refold.events.core.errors import CommandRejected, ConfigError, StreamDeleted
 from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
@@ -55,33 +54,6 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of the session that wait for approval, where that is why."""
 
 
-class ConnectedLog(Protocol):
-    """A log, as its connection has it."""
-
-    @property
-    def log(self) -> Path: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def patience_s(self) -> float: ...
-
-    async def wait_for_file(self) -> None: ...
-
-
-class SessionOfRun(Protocol):
-    """The session of a run, as its connection has it."""
-
-    @property
-    def id(self) -> SessionId: ...
-
-    @property
-    def connection(self) -> ConnectedLog: ...
-
-    async def cancel(self, *, run: RunId | str | None = None, reason: str | None = None) -> bool: ...
-
-
 async def never_taken() -> RunId | None:
     """Return None."""
     return None
@@ -92,12 +64,12 @@ class ConnectedRun(Generic[Out_co]):
 
     def __init__(
         self,
-        session: SessionOfRun,
+        session: ConnectedForPeople,
+        named: NamedUser,
         run: RunId | None,
         take: Callable[[], Awaitable[RunId | None]] = never_taken,
         *,
         key: str | None = None,
-        named: NamedUser | None = None,
         output_type: type[Out_co] | None = None,
     ) -> None:
         self.session: SessionId = session.id
@@ -147,8 +119,7 @@ class ConnectedRun(Generic[Out_co]):
             return RunStatus("queued")
         async with kept_open(self._session.connection.log) as kept:
             state = await kept.state(self.session)
-            if self._named is not None:
-                self._named.check(state.user)
+            self._named.check(state.user)
             try:
                 return await run_status(kept, state, self.session, run, self._output_type)
             except StreamDeleted:
@@ -211,15 +182,15 @@ class ConnectedReader(Generic[Out_co]):
 
     def __init__(
         self,
-        session: SessionOfRun,
-        named: NamedUser | None,
+        session: ConnectedForPeople,
+        named: NamedUser,
         begin: Callable[[FollowableSession], Awaitable[Subscription | RunReader]],
         start: ReadingPlace,
         output_type: type[Out_co] | None = None,
     ) -> None:
         self.session: SessionId | None = session.id
         self._of = session
-        self._named = named or NamedUser(session.id, None)
+        self._named = named
         self._begin = begin
         self._place = str(start)
         self._joined: JoinedMirror | None = None
@@ -377,6 +348,16 @@ class SyncConnectedRun(Generic[Out_co]):
         return self.asynchronous.id
 
     @property
+    def session(self) -> SessionId:
+        """The id of its session."""
+        return self.asynchronous.session
+
+    @property
+    def run(self) -> RunId | None:
+        """Its id within the session; None = no runtime has taken the input yet."""
+        return self.asynchronous.run
+
+    @property
     def key(self) -> str | None:
         """Of its input, as far as that is known."""
         return self.asynchronous.key
@@ -388,12 +369,3 @@ class SyncConnectedRun(Generic[Out_co]):
     def stream(self, after: str | int = 0, *, capacity: int = CAPACITY) -> SyncConnectedReader[Out_co]:
         """Return an iterator of what happened in the run, and then of what happens; see `ConnectedRun.stream`."""
         return SyncConnectedReader(self.loop_thread, self.asynchronous.stream(after, capacity=capacity))
-
-
-def iterated(thread: LoopThread, items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yield what comes of a generator of a thread's loop."""
-    try:
-        while (item := thread.run(lambda: next_or_none(items))) is not None:
-            yield item
-    finally:
-        thread.begin(items.aclose)  # Not waited for: a generator that is let go of ends in any thread.

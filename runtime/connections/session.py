@@ -2,11 +2,10 @@
 
 import math
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from refold.actors.calls.conversation import own_copy
 from refold.actors.kernel.errors import AskTimeout
 from refold.actors.loop_thread import HasLoopThread, LoopThread, blocking, blocking_face
 from refold.connections.people import ConnectedForPeople
@@ -16,16 +15,13 @@ from refold.connections.run import (
     SyncConnectedReader,
     SyncConnectedRun,
     Unfinished,
-    iterated,
     taken,
 )
 from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId, SessionId
-from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.commands import DescribeSession
 from refold.events.session.core import SESSION_CORE
-from refold.events.session.state import history
 from refold.inspection.log_reading import session_head
 from refold.lineage.fork import Results, WantedFork
 from refold.publishing.notifications import RecordedSessionEvent
@@ -33,15 +29,14 @@ from refold.publishing.subscription import CAPACITY, FollowableSession, ReadingP
 from refold.remote import rows
 from refold.remote.mirror import follow_run, joined_mirror
 from refold.remote.protocol import row_of_fork, send_command
-from refold.sessions.access import checked_name, checked_version, describe_command
+from refold.sessions.access import checked_version, describe_command
 from refold.sessions.inputs import Input, RunOverrides, run_options
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import RunReader, known_run
+from refold.sessions.session import EVENTS_PAGE, history_parts, whole_history
+from refold.sync.session import paged
 
 T = TypeVar("T")
-
-EVENTS_PAGE: Final = 1000
-"""How many events are read from the log at once."""
 
 
 class ConnectedOptions(RunOverrides, total=False):
@@ -158,7 +153,7 @@ class ConnectedSession(ConnectedForPeople):
         async def take() -> RunId | None:
             return (await self._give(command, given.key, may_begin=True)).run
 
-        return ConnectedRun(self, given.run, take, key=given.key, named=self._named, output_type=output_type)
+        return ConnectedRun(self, self._named, given.run, take, key=given.key, output_type=output_type)
 
     async def run(self, run: RunId | str | None = None, *, key: str | None = None) -> ConnectedRun:
         """Return a run of the session, by its id or by the key of its input; see `Session.run`.
@@ -170,27 +165,7 @@ class ConnectedSession(ConnectedForPeople):
         async with self._log() as log:
             state = await log.state(self.id) if key is not None else SESSION_CORE.initial()
             name, _ = await known_run(log.store, self.id, run, key, state.keys.get)
-        return ConnectedRun(self, name, key=key, named=self._named)
-
-    async def cancel(
-        self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None
-    ) -> bool:
-        """End the run under way as cancelled; without one, nothing happens.
-
-        Args:
-            run: this run instead, which may be under way, queued or for a later time; one that has ended stays.
-            key: idempotency key.
-            reason: is recorded.
-
-        Returns:
-            Whether that is done; False = it waits in the inbox for a runtime.
-
-        Raises:
-            ConfigError: there is no such session.
-            PersistenceError: it could not be put into the inbox.
-        """
-        named = RunId(checked_name(run, "run")) if run is not None else None
-        return await self._done(rows.InboxCancel(run=named, reason=reason), key)
+        return ConnectedRun(self, self._named, name, key=key)
 
     async def set_aside(
         self,
@@ -201,10 +176,7 @@ class ConnectedSession(ConnectedForPeople):
         reason: str = "",
         key: str | None = None,
     ) -> bool:
-        """Leave what an event brought out of later requests, as `Session.set_aside` does.
-
-        Returns:
-            Whether that is done; False = it waits in the inbox for a runtime.
+        """Leave what an event brought out of later requests, as `Session.set_aside` does; returns as `cancel`.
 
         Raises:
             CommandRejected: a run is under way, or that is not in what the model is shown, or can be no such thing.
@@ -261,13 +233,7 @@ class ConnectedSession(ConnectedForPeople):
     ) -> bool:
         """Say whose the session is, and what the application has to say of it, as `Session.describe` does.
 
-        Returns:
-            Whether that is done; False = it waits in the inbox for a runtime.
-
-        Raises:
-            ConfigError: an argument cannot be one, or there is no such session.
-            CommandRejected: the session is another user's, or its metadata has too many bytes.
-            PersistenceError: it could not be put into the inbox.
+        Returns as `cancel`, and raises as that and `Session.describe` do.
         """
         said = describe_command(user, metadata) or DescribeSession()
         command = rows.InboxDescribe(user=said.user, metadata=dict(said.metadata))
@@ -280,12 +246,9 @@ class ConnectedSession(ConnectedForPeople):
             PersistenceError: the log cannot be read.
         """
         async with self._log() as log:
-            messages = history(await log.state(self.id))
-            hashes = stored_hashes(messages)
-            payloads = await log.store.read_payloads(hashes) if hashes else {}
-        return [own_copy(message) for message in all_restored(messages, payloads)]
+            return await whole_history(history_parts(await log.state(self.id)), log.store)
 
-    async def events(self, *, after_version: int = 0) -> AsyncGenerator[RecordedSessionEvent, None]:
+    async def events(self, *, after_version: int = 0) -> AsyncIterator[RecordedSessionEvent]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now.
 
         Raises:
@@ -329,7 +292,7 @@ class ConnectedSession(ConnectedForPeople):
         key = key if key is not None else uuid.uuid4().hex  # Who is cancelled while it begins may ask again.
 
         async def begin(followed: FollowableSession) -> RunReader:
-            begun = Subscription(followed.publisher, followed.read, followed.session, admit=followed.admit)
+            begun = followed.subscribe()
             run = await self.submit(content, key=key, output_type=output_type, **options)
             return RunReader(followed, await taken(run), ReadingPlace(), begun=begun)
 
@@ -348,14 +311,7 @@ class ConnectedSession(ConnectedForPeople):
         """
 
         async def begin(followed: FollowableSession) -> Subscription:
-            return Subscription(
-                followed.publisher,
-                followed.read,
-                followed.session,
-                capacity=capacity,
-                after_version=after_version,
-                admit=followed.admit,
-            )
+            return followed.subscribe(capacity=capacity, after_version=after_version)
 
         return ConnectedReader(self, self._named, begin, ReadingPlace())
 
@@ -425,7 +381,7 @@ class SyncConnectedSession:
 
     def events(self, *, after_version: int = 0) -> Iterator[RecordedSessionEvent]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
-        return iterated(self.loop_thread, self.asynchronous.events(after_version=after_version))
+        return paged(self.loop_thread, self.asynchronous.events(after_version=after_version))
 
     @overload
     def stream(

@@ -65,6 +65,25 @@ class FollowableSession(msgspec.Struct, frozen=True):
     admit: Admit | None = None
     """None = its readers may have all."""
 
+    def subscribe(
+        self,
+        *,
+        read: ReadEvents | None = None,
+        capacity: int = CAPACITY,
+        after_version: int | None = None,
+        known: "ReadingPlace | None" = None,
+    ) -> "Subscription":
+        """Begin to take what happens there; see `Subscription`. `read` takes the place of the session's own."""
+        return Subscription(
+            self.publisher,
+            read or self.read,
+            self.session,
+            capacity=capacity,
+            after_version=after_version,
+            known=known,
+            admit=self.admit,
+        )
+
 
 class ReadingPlace(msgspec.Struct, frozen=True):
     """How far a reader has come in a session; as text `version`, or `version.asked.offset` within an answer."""

@@ -190,14 +190,8 @@ class RunReader:
         self._partial = PartialOutput(is_json=is_json)
         self._over = False
         # From the run's beginning, since what an event is about follows from those before it.
-        self._subscription = begun or Subscription(
-            followed.publisher,
-            events_from(followed.read, run),
-            followed.session,
-            capacity=capacity,
-            after_version=input_of(run) - 1,
-            known=start,
-            admit=followed.admit,
+        self._subscription = begun or followed.subscribe(
+            read=events_from(followed.read, run), capacity=capacity, after_version=input_of(run) - 1, known=start
         )
         if begun is not None:
             begun.go_back(input_of(run) - 1)

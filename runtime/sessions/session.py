@@ -56,6 +56,7 @@ from refold.sessions.people import SessionForPeople
 from refold.sessions.run_handle import RunHandle, known_run
 from refold.sessions.sent_input import RunWatcher, SentInput, begin
 from refold.sessions.stream import RunStream
+from refold.stores.event_store import EventStore
 from refold.stores.values.backend import PersistenceBackend, save_in
 from refold.type_parameters import Out_co
 
@@ -448,14 +449,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; open calls have a result that says so."""
-        found: list[Message] = []
-        for source, length in await self._access.read(_history_parts):
-            view, _ = await Conversation(self._context.store.read_payloads).upto(source, length)
-            for message in view:
-                found.append(message)
-                if not len(found) % ITEMS_PER_STEP:
-                    await asyncio.sleep(0)
-        return found
+        return await whole_history(await self._access.read(history_parts), self._context.store)
 
     async def checkpoint(self, backend: PersistenceBackend, key: str | None = None) -> Checkpoint:
         """Export the session at its present version to a backend and return what was written; nothing is recorded.
@@ -578,21 +572,25 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             ActorStopped: the runtime is closed.
         """
         self._context.require_open()
-        followed = self._access.followed()
-        return Subscription(
-            followed.publisher,
-            followed.read,
-            self.id,
-            capacity=capacity,
-            after_version=after_version,
-            admit=followed.admit,
-        )
+        return self._access.followed().subscribe(capacity=capacity, after_version=after_version)
 
 
-def _history_parts(state: SessionState) -> list[tuple[Sequence[Message], int]]:
+def history_parts(state: SessionState) -> list[tuple[Sequence[Message], int]]:
     """Return the history and how long it is now, and the results of the turn under way."""
     parts: list[tuple[Sequence[Message], int]] = [(state.messages, len(state.messages))]  # It grows at its end only.
     return parts if state.turn is None else [*parts, ([results_message(state.turn)], 1)]
+
+
+async def whole_history(parts: list[tuple[Sequence[Message], int]], store: EventStore) -> list[Message]:
+    """Return the messages of a history's parts, whole and the caller's own."""
+    found: list[Message] = []
+    for source, length in parts:
+        view, _ = await Conversation(store.read_payloads).upto(source, length)
+        for message in view:
+            found.append(message)
+            if not len(found) % ITEMS_PER_STEP:
+                await asyncio.sleep(0)
+    return found
 
 
 def _run_now(state: SessionState) -> RunId | None:

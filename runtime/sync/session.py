@@ -6,7 +6,7 @@ stands behind a face is touched on its loop's thread only, as long as that runs;
 yielded.
 """
 
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -175,13 +175,21 @@ class SyncSubscription(SyncItems):
         return self.asynchronous.session
 
 
-async def _next_page(events: AsyncIterator[RecordedSessionEvent]) -> list[RecordedSessionEvent]:
-    page: list[RecordedSessionEvent] = []
-    async for event in events:
-        page.append(event)
-        if len(page) == EVENTS_PAGE:
-            break
-    return page
+def paged(thread: LoopThread, events: AsyncIterator[RecordedSessionEvent]) -> Iterator[RecordedSessionEvent]:
+    """Yield the events that come of a generator of a thread's loop."""
+
+    async def next_page() -> list[RecordedSessionEvent]:
+        page: list[RecordedSessionEvent] = []
+        while len(page) < EVENTS_PAGE and (event := await next_or_none(events)) is not None:
+            page.append(event)
+        return page
+
+    try:
+        while page := thread.run(next_page):
+            yield from page
+    finally:
+        if isinstance(events, AsyncGenerator):
+            thread.begin(events.aclose)  # Not waited for: a generator that is let go of ends in any thread.
 
 
 def _next_or_none(loop_thread: LoopThread, items: RunStream[Any] | Reader) -> Published | None:
@@ -376,9 +384,7 @@ class SyncSession(Generic[Out_co]):
 
     def events(self, *, after_version: int = 0) -> Iterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
-        events = self.asynchronous.events(after_version=after_version)
-        while page := self.loop_thread.run(partial(_next_page, events)):
-            yield from page
+        return paged(self.loop_thread, self.asynchronous.events(after_version=after_version))
 
     def follow(self, *, after_version: int | None = None, capacity: int = CAPACITY) -> SyncSubscription:
         """Return an iterator of what happens in this session, as it happens; see `Session.follow`.

@@ -16,6 +16,11 @@ FACES: list[tuple[type, type]] = [
     (refold.RunHandle, refold.SyncRunHandle),
     (refold.RunReader, refold.SyncRunReader),
     (refold.Subscription, refold.SyncSubscription),
+    (refold.Connection, refold.SyncConnection),
+    (refold.ConnectedSession, refold.SyncConnectedSession),
+    (refold.ConnectedRun, refold.SyncConnectedRun),
+    (refold.ConnectedReader, refold.SyncConnectedReader),
+    (refold.ConnectedHosted, refold.SyncConnectedHosted),
 ]
 
 NOT_FOR_THREADS = {
@@ -41,6 +46,16 @@ NOT_FOR_THREADS = {
         "told",
         "wants",
     },  # Its publisher's.
+    refold.Connection: {
+        "clock",
+        "log",
+        "patience_s",
+        "wait_for_file",  # Reach them by `asynchronous`.
+    },
+    refold.ConnectedSession: {"connection"},
+    refold.ConnectedRun: set[str](),
+    refold.ConnectedReader: set[str](),
+    refold.ConnectedHosted: {"connection"},
 }
 
 OTHER_NAMES = {"aclose": "close"}
@@ -55,6 +70,10 @@ IN_THREADS = {
     "RunReader": "SyncRunReader",
     "Subscription": "SyncSubscription",
     "AsyncIterator": "Iterator",
+    "ConnectedSession": "SyncConnectedSession",
+    "ConnectedRun": "SyncConnectedRun",
+    "ConnectedReader": "SyncConnectedReader",
+    "ConnectedHosted": "SyncConnectedHosted",
 }
 """What a face gives instead of what the other gives."""
 
@@ -99,7 +118,7 @@ PAIRS = [
 def test_both_faces_have_the_same_names(awaited: type, blocking: type) -> None:
     names = {OTHER_NAMES.get(name, name) for name in public_names(awaited) - NOT_FOR_THREADS[awaited]}
     assert public_names(awaited) >= NOT_FOR_THREADS[awaited]
-    assert public_names(blocking) - {"loop_thread", "asynchronous"} == names
+    assert public_names(blocking) - {"loop_thread", "asynchronous", "close"} == names - {"close"}
 
 
 @pytest.mark.parametrize(("awaited", "blocking", "name"), PAIRS)
@@ -126,7 +145,7 @@ def test_a_blocking_method_blocks_and_says_what_it_promises(awaited: type, block
 def test_a_face_is_used_by_with_or_for_where_the_other_is_by_async_with_or_async_for(
     awaited: type, blocking: type
 ) -> None:
-    if awaited is not refold.AgentRuntime:  # Whose own `with` gives the face.
+    if awaited not in (refold.AgentRuntime, refold.Connection):  # Whose own `with` gives the face.
         for there, here in (("__aenter__", "__enter__"), ("__aexit__", "__exit__"), ("__anext__", "__next__")):
             assert hasattr(awaited, there) == hasattr(blocking, here)
     assert not {"__aenter__", "__aiter__", "__await__"} & set(dir(blocking))
