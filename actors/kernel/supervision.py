@@ -12,6 +12,7 @@ idle for a while, or when more actors live than may; the next message to its add
 
 import asyncio
 import logging
+import sys
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -248,7 +249,10 @@ class Background:
         self._timer = self._loop.call_later(pause_s, self._begin_again, error)
 
     def _begin_again(self, error: BaseException) -> None:
-        # Told of only now: a loop that is torn down cancels all tasks, and does not come this far.
+        # Told of only now: a loop that is torn down cancels all tasks, and seldom comes this far.
+        if _is_torn_down():
+            self._settle()
+            return
         self.restarts += 1
         failed = None if isinstance(error, asyncio.CancelledError) else error
         cause = f"failed: {error_words(failed)}" if failed is not None else "was cancelled by other code"
@@ -262,6 +266,19 @@ class Background:
             self._finished.set_result(None)
             if self._over is not None:
                 self._over()
+
+
+def _is_torn_down() -> bool:
+    """Tell whether the running loop is at its end, and runs only until all that it has cancelled has ended.
+
+    No loop says so; `asyncio.run`, and each `asyncio.Runner`, runs it from there.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is asyncio.Runner.close.__code__:
+            return True
+    return False
 
 
 R = TypeVar("R")

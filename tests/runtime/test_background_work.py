@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from refold.remote.client import give
 from refold.remote.protocol import Done
 from refold.remote.rows import InboxDecide, InboxSend
 from refold.resilience import CircuitBreaker
+from refold.scenarios.world.loop import SimulatedLoop
 from refold.stores.sqlite.store import SQLiteStore
 from refold.stores.values.memory import MemoryBackend
 
@@ -287,3 +288,38 @@ async def test_background_work_begins_again_until_it_is_over_or_ended(caplog: py
     ended = Background("the work", work)
     await ended.stop()
     assert (ended.is_over, ended.restarts) == (True, 0)
+
+
+@pytest.mark.parametrize("phase", ["tasks", "generators"])
+def test_no_background_work_begins_again_on_a_loop_that_takes_long_to_end(phase: str) -> None:
+    begun: list[Background] = []
+
+    async def work() -> None:
+        begun.append(background)
+        await asyncio.Event().wait()
+
+    async def ends_late() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await asyncio.sleep(60)
+
+    async def waits_in_vain() -> None:
+        async with aclosing(ends_late()) as late:
+            async for _ in late:
+                await asyncio.Event().wait()
+
+    async def main() -> None:
+        nonlocal background
+        background = Background("the work", work)
+        kept.append(asyncio.create_task(waits_in_vain()) if phase == "tasks" else ends_late())
+        if phase == "generators":
+            await anext(kept[0])
+        await asyncio.sleep(0)
+
+    background: Any = None
+    kept: list[Any] = []
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(main())
+    assert begun == [background]
+    assert background.is_over

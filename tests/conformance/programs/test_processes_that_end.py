@@ -280,7 +280,7 @@ async with make(SCRIPT, cancel_grace_s=0.1, close_grace_s=0.1) as runtime:
     print(await send_with(runtime))
 """,
     "sync": """
-with make(SCRIPT, cancel_grace_s=0.1, close_grace_s=0.1) as runtime:
+with make(SCRIPT, cancel_grace_s=0.1, close_grace_s=60) as runtime:
     try:
         print(runtime.session("s").send("go").text)
     except KeyboardInterrupt:
