@@ -12,8 +12,8 @@ import logging
 import math
 import os
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -102,8 +102,21 @@ class Mirror:
         self._owner = ""
         self._lock = asyncio.Lock()
         self._changes = Changes(lambda: signatures(log), clock, LOOK_ANYWAY_S)
+        self._waiting: dict[SessionId, list[Alarm]] = {}
         self._complaint = ""
         self._work = [background("bell", self.listener.listen), background("look at the shared log", self._look)]
+
+    @contextmanager
+    def news_of(self, session: SessionId) -> Generator[Alarm]:
+        """Give an alarm that rings as soon as something new of a session is in the log."""
+        news, waiting = Alarm(self.clock), self._waiting.setdefault(session, [])
+        waiting.append(news)
+        try:
+            yield news
+        finally:
+            waiting.remove(news)
+            if not waiting:
+                del self._waiting[session]
 
     def end(self) -> None:
         """Tell nothing more."""
@@ -186,6 +199,8 @@ class Mirror:
         if kind != SESSION_KIND:
             return
         session = SessionId(identifier)
+        for news in self._waiting.get(session, ()):
+            news.ring()
         over = [event.version for event in events if tag_of(event.data) in OVER_TAGS]
         if not self.bus.is_followed(session):
             if over:
@@ -291,9 +306,7 @@ async def follow_run(
     """
     clock, kept = mirror.clock, mirror.reading
     until_s, ownerless_since_s = clock.monotonic_s() + wait_s, math.inf
-    news = Alarm(clock)
-    unsubscribe = mirror.bus.subscribe(lambda _: news.ring(), session)
-    try:
+    with mirror.news_of(session) as news:
         came = through_stops
         while True:
             now_s = clock.monotonic_s()
@@ -319,8 +332,6 @@ async def follow_run(
             if now_s >= until_s:
                 return Stuck(why=f"{run} has not ended yet")
             came = await news.wait(min(LOOK_ANYWAY_S, until_s - now_s)) or through_stops
-    finally:
-        unsubscribe()
 
 
 async def run_status(
