@@ -59,16 +59,13 @@ def unquoted(value: object) -> str:
 
     Numbers, True, False and None are shown; of a mapping its names are, and of all else its type.
     """
+    kind = type(value).__name__
     if value is None or isinstance(value, bool | int | float):
         return f"{value!r:.80}"
     if isinstance(value, Mapping):
-        names = ", ".join(map(str, filter(_is_text, cast("Mapping[object, object]", value))))
-        return f"{type(value).__name__} with {names or 'nothing':.80}"
-    return type(value).__name__
-
-
-def _is_text(name: object) -> bool:
-    return isinstance(name, str)
+        names = [name for name in cast("Mapping[object, object]", value) if isinstance(name, str)]
+        return f"{kind} with {', '.join(names) or 'nothing':.80}"
+    return kind
 
 
 @contextmanager

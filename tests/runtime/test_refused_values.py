@@ -48,15 +48,18 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
 
 
 def agent(**given: Any) -> Agent:
-    return Agent(**{"config": refold.AgentConfig(model="m"), "provider": refold.ScriptedProvider([]), **given})
+    whole: dict[str, Any] = {"config": refold.AgentConfig(model="m"), "provider": refold.ScriptedProvider([]), **given}
+    return Agent(**whole)
 
 
 def openai(**given: Any) -> object:
-    return OpenAIProvider(**{"base_url": "https://host/v1", "api_key": "k", **given})
+    whole: dict[str, Any] = {"base_url": "https://host/v1", "api_key": "k", **given}
+    return OpenAIProvider(**whole)
 
 
 def anthropic(**given: Any) -> object:
-    return AnthropicProvider(**{"api_key": "k", **given})
+    whole: dict[str, Any] = {"api_key": "k", **given}
+    return AnthropicProvider(**whole)
 
 
 def pattern(*, redact: Any) -> Agent:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -63,12 +64,12 @@ def linked(folder: Path) -> Path:
 def logs_in(document: object) -> Iterator[object]:
     """Yield what stands under `log`, at any depth."""
     if isinstance(document, dict):
-        for name, value in document.items():
+        for name, value in cast("dict[str, object]", document).items():
             if name == "log":
                 yield value
             yield from logs_in(value)
     elif isinstance(document, list):
-        for value in document:
+        for value in cast("list[object]", document):
             yield from logs_in(value)
 
 
@@ -83,6 +84,6 @@ def test_a_document_names_its_log_by_the_path_of_the_file(line: str, linked: Pat
 
 
 def test_every_command_that_writes_a_document_is_among_them() -> None:
-    commands = COMMANDS.commands  # type: ignore[attr-defined]
+    commands: dict[str, Any] = vars(COMMANDS)["commands"]
     writing = {name for name, one in commands.items() if any("--json" in option.opts for option in one.params)}
     assert writing == {*DOCUMENTS} | NAME_NONE | MEASURED_ELSEWHERE
