@@ -388,10 +388,10 @@ async def test_what_is_given_directly_comes_behind_what_lies_in_the_inbox(tmp_pa
 async def test_an_owner_that_does_not_answer_is_waited_for_as_long_as_the_caller_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inbox = await begun(tmp_path / "events.db", "s")
-    stands_still = asyncio.Event()
+    log, stands_still = tmp_path / "events.db", asyncio.Event()
+    inbox = await begun(log, "s")
     monkeypatch.setattr("refold.remote.owner.InboxReader._perform", lambda self, entry: stands_still.wait())
-    async with shared(tmp_path / "events.db", [], [], ask_timeout_s=0.05) as (_, guest):
+    async with runtime_of(log, share=True), runtime_of(log, share=True, ask_timeout_s=0.05) as guest:
         await hears(guest)
         with pytest.raises(AskTimeout):
             await (await guest.session("s")).cancel(key="later")
