@@ -70,6 +70,8 @@ _INDEX: Final = "CREATE INDEX commands_waiting ON commands (session, id) WHERE o
 
 _PRAGMAS: Final = (
     *sqlite_file.PRAGMAS_ALWAYS,
+    # Processes write beside each other, and none has its turn: on a slow disk one waits for many commits of the others.
+    "PRAGMA busy_timeout = 60000",
     "PRAGMA secure_delete = ON",
     # A transaction ends when its journal is deleted. With FULL the journal may come back after a power cut, and take
     # back what was acknowledged.
