@@ -1,10 +1,11 @@
-"""What holds for every test run: asyncio's debug mode, bytecode, what can be imported, and how hypothesis searches."""
+"""What holds for every test run: asyncio's debug mode, bytecode, files, imports, and how hypothesis searches."""
 
 import asyncio
 import asyncio.constants
 import gc
 import logging
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
@@ -39,6 +40,18 @@ logging.getLogger("asyncio").addFilter(lambda record: "took" not in record.getMe
 # compiles all that it imports. Only `python -B` keeps a run from writing it.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     sys.dont_write_bytecode = False
+
+# Tests sync files tens of thousands of times, which takes no time in memory. What a disk keeps when its power fails is
+# played by a model of one. TMPDIR and `--basetemp` name another place.
+MEMORY_FOLDER = Path("/dev/shm")
+MEMORY_BYTES_NEEDED = 2 * 2**30
+if (
+    "TMPDIR" not in os.environ
+    and os.access(MEMORY_FOLDER, os.W_OK)
+    and not os.statvfs(MEMORY_FOLDER).f_flag & os.ST_NOEXEC
+    and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_BYTES_NEEDED
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
 
 # These can be imported, and nothing else that lies beside them.
 for _name in ("benchmarks", "examples"):
