@@ -292,7 +292,9 @@ async def test_background_work_begins_again_until_it_is_over_or_ended(caplog: py
 
 @pytest.mark.parametrize("phase", ["tasks", "generators"])
 def test_no_background_work_begins_again_on_a_loop_that_takes_long_to_end(phase: str) -> None:
+    background: Any = None
     begun: list[Background] = []
+    kept: list[Any] = []
 
     async def work() -> None:
         begun.append(background)
@@ -317,8 +319,6 @@ def test_no_background_work_begins_again_on_a_loop_that_takes_long_to_end(phase:
             await anext(kept[0])
         await asyncio.sleep(0)
 
-    background: Any = None
-    kept: list[Any] = []
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         runner.run(main())
     assert begun == [background]
