@@ -267,7 +267,9 @@ async def test_what_cannot_be_is_refused_in_words(path: str, header: dict[str, s
 @contextmanager
 def workers(folder: Path) -> Iterator[tuple[Process, httpx.Client]]:
     """Serve from three processes until the block ends; they must have ended by then."""
-    line = command_line("-m", "uvicorn", "examples.support_desk.desk:app", "--workers", "3", "--port", "0")
+    # Its supervisor kills a worker that does not answer for 5 s, though it only begins slowly.
+    patient = ("--timeout-worker-healthcheck", "60")
+    line = command_line("-m", "uvicorn", "examples.support_desk.desk:app", "--workers", "3", "--port", "0", *patient)
     environment = QUIET | {"PYTHONPATH": str(ROOT)}
     with started(line, stderr=subprocess.STDOUT, cwd=folder, env=environment, start_new_session=True) as process:
         try:
