@@ -13,16 +13,18 @@ more often than it may (those that the log says to have begun count), and everyt
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from refold.agents.loading import AgentSource
+from refold.agents.agent import with_subagents
+from refold.agents.loading import AgentSource, made_agent
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import SessionId, kind_and_identifier
 from refold.events.core.pure_core import WaitUntil, keys_of
-from refold.events.session.core import SESSION_KIND
+from refold.events.session.core import SESSION_CORE, SESSION_KIND
+from refold.events.session.state import SessionState
 from refold.scenarios import faults
 from refold.scenarios.command.log_prefixes import Prefix, RecordedLog
 from refold.scenarios.faults import AnyFault
@@ -105,10 +107,12 @@ def crashed_everywhere(
     """Start a process on each prefix of a log, and yield what came of it.
 
     Without an agent, it is one that is made of what the log says of it, and has no subagents: their sessions are left
-    out, and stand-ins answer the calls that began them.
+    out, and stand-ins answer the calls that began them. So are the sessions of agents that are not this one or its own:
+    nobody here would go on with them.
     """
     prefix = Prefix(log, with_children=agent is not None)
     lengths = {batch[-1].position: length for length, batch in enumerate(log.batches, start=1)}
+    names = {each.name for each in with_subagents(made_agent(agent))} if agent is not None else set[str]()
     for boundary in boundaries(log) if at is None else at:
         prefix.grow(lengths[boundary.position])
         rehearsed: AgentSource | None = agent
@@ -116,23 +120,26 @@ def crashed_everywhere(
             if prefix.configuration is None:
                 continue  # So far there is no session, and nothing to recover.
             rehearsed = recorded_agent(prefix.configuration, log.payloads)
-        yield _tried(Simulator(rehearsed), prefix, boundary)
+            names = {prefix.configuration.agent}
+        yield _tried(Simulator(rehearsed), prefix, prefix.of_agents(names), boundary)
 
 
-def _tried(simulator: Simulator, prefix: Prefix, boundary: Boundary) -> CrashTrial:
-    effects = prefix.effects()
+def _tried(
+    simulator: Simulator, prefix: Prefix, sessions: Mapping[SessionId, SessionState], boundary: Boundary
+) -> CrashTrial:
+    effects = [effect for state in sessions.values() for effect in SESSION_CORE.pending(state)]
     crash = _crash_in_effects([effect.key for effect in effects]) if boundary.kind == "effect" else ()
+    last = prefix.session if prefix.session in sessions else None
     latest = max((effect.due_at for effect in effects if isinstance(effect, WaitUntil)), default=0)
     scenario = Scenario(
-        acts=(Say(session=prefix.session or SessionId("rehearsed"), text="and now?", at_s=1.0),),
+        acts=(Say(session=last or SessionId("rehearsed"), text="and now?", at_s=1.0),),
         faults=crash,
         seed=boundary.position,
         calm_s=CALM_S,
         patience_s=PATIENCE_S + max(0.0, (latest - prefix.at_us) / 1_000_000),
     )
-    state = prefix.sessions.get(prefix.session) if prefix.session is not None else None
-    situations = tuple(situations_of(state, recovering=False)) if state is not None else ()
-    beginning = asyncio.run(prefix.beginning())
+    situations = tuple(situations_of(sessions[last], recovering=False)) if last is not None else ()
+    beginning = asyncio.run(prefix.beginning(sessions))
     report = quietly(simulator, scenario, beginning)
     return CrashTrial(
         boundary=boundary,

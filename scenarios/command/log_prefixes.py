@@ -5,7 +5,7 @@ needs it, so no prefix ends after that; and batches of one stream that were reco
 one append, so none ends between them either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,11 +14,10 @@ import msgspec
 from refold.actors.agent.subsession import parent_in
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import LogFormatError
-from refold.events.core.ids import PayloadHash, SessionId, kind_and_identifier
-from refold.events.core.pure_core import Effect
+from refold.events.core.ids import PayloadHash, SessionId, kind_and_identifier, stream_name
 from refold.events.core.records import StoredEvent, batch_of
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import ToolCallStarted
 from refold.events.session.invariants import SessionChecker
 from refold.events.session.state import SessionState, find_call
@@ -105,19 +104,28 @@ class Prefix:
                 self._add(SessionId(identifier), batch)
         self.length = length
 
-    def effects(self) -> list[Effect]:
-        """Return the work that is in flight, of all sessions in order of their first event."""
-        return [effect for state in self.sessions.values() for effect in SESSION_CORE.pending(state)]
+    def of_agents(self, names: Collection[str]) -> dict[SessionId, SessionState]:
+        """Return the sessions that an agent of these names goes on with, in order of their first event."""
+        return {
+            session: state
+            for session, state in self.sessions.items()
+            if state.configuration is None or state.configuration.agent in names
+        }
 
-    async def beginning(self) -> Beginning:
+    async def beginning(self, sessions: Collection[SessionId]) -> Beginning:
+        """Return what a process finds that goes on with some of the sessions; the others are left out."""
+        others = {stream_name(SESSION_KIND, session) for session in self.sessions if session not in sessions}
+        without = self._left_out | others
         store = InMemoryStore()
         await store.append([], self._log.payloads)
         for batch in self._log.batches[: self.length]:
-            if batch[0].stream in self._left_out:
-                continue
-            await store.append([batch_of(batch)])
+            if batch[0].stream not in without:
+                await store.append([batch_of(batch)])
         return Beginning(
-            log=store, at_us=self.at_us + LATER_US, versions=dict(self._versions), begun=tuple(self._begun)
+            log=store,
+            at_us=self.at_us + LATER_US,
+            versions={stream: version for stream, version in self._versions.items() if stream not in others},
+            begun=tuple(body for body in self._begun if body.session in sessions),
         )
 
     def _add(self, session: SessionId, batch: Sequence[StoredEvent]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from refold import AgentRuntime, Completed, ScriptedProvider, say, use
+from refold import Agent, AgentRuntime, Completed, ScriptedProvider, say, tool, use
 from refold.events.core.errors import ConfigError
+from refold.events.session import events as ev
 from refold.inspection.check import check_log
 from refold.scenarios import Say, Scenario, Simulator, faults
 from refold.scenarios.command.log_crashes import (
@@ -76,6 +77,38 @@ def test_every_commit_and_every_effect_is_a_boundary(log_file: Path) -> None:
     assert found[-1].position == log.batches[-1][-1].position
 
 
+@tool(tier="confirm")
+async def wire(amount: int) -> str:
+    """Wire money."""
+    return f"wired {amount}"
+
+
+def test_sessions_of_other_agents_are_left_out_since_nobody_goes_on_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    asking = Agent(
+        name="asking", config=good.config, provider=ScriptedProvider([use("wire", {"amount": 3})]), tools=[wire]
+    )
+    answering = Agent(name="answering", config=good.config, provider=ScriptedProvider([say("Hi.")]))
+
+    async def record() -> None:
+        async with AgentRuntime(asking, log=path) as runtime:
+            handle = await (await runtime.session("waits")).submit("Wire 3")
+            async for item in handle.stream():
+                if isinstance(getattr(item, "event", None), ev.ToolApprovalRequested):
+                    break
+        async with AgentRuntime(answering, log=path) as runtime:
+            await (await runtime.session("answered")).send("Hello")
+
+    asyncio.run(record())
+    log = asyncio.run(read_recorded_log(path))
+    last = boundaries(log)[-1:]
+    for rehearsed, played in ((None, "answered"), (answering, "answered"), (asking, "waits")):
+        (trial,) = crashed_everywhere(log, rehearsed, last)
+        assert trial.broken == ()
+        sessions = {head.stream for head in asyncio.run(trial.log.list_streams(prefix="session/"))}
+        assert sessions & {"session/waits", "session/answered"} == {f"session/{played}"}
+
+
 @pytest.mark.slow
 def test_a_real_log_recovers_everywhere_and_is_not_changed(log_file: Path) -> None:
     before = log_file.read_bytes()
@@ -98,7 +131,7 @@ def test_bodies_that_the_log_says_to_have_begun_count(log_file: Path) -> None:
     log = asyncio.run(read_recorded_log(log_file))
     prefix = Prefix(log)
     prefix.grow(len(log.batches))
-    beginning = asyncio.run(prefix.beginning())
+    beginning = asyncio.run(prefix.beginning(prefix.sessions))
     assert [(body.session, body.tool.name, body.tool.effect) for body in beginning.begun] == [
         ("alice", "look", "pure"),
         ("alice", "pay", "once"),
