@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # pytest's asyncio_debug reaches the loops that pytest makes; this reaches those of the code under test and of the
 # processes that it starts.
@@ -64,6 +64,9 @@ settings.register_profile(
     "everyday", deadline=None, max_examples=40, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("ci", parent=settings.get_profile("everyday"), derandomize=True, database=None)
+# Where a fault is planted, that it is found is enough: the smallest example of it may take a slow disk minutes.
+FINDING = (Phase.explicit, Phase.generate)
+settings.register_profile("planted", parent=settings.get_profile("ci"), phases=FINDING)
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
 
 

@@ -19,7 +19,7 @@ Verdict = Literal["hold", "violated", "not exercised"]
 
 VERDICT_OF: dict[str, Verdict] = {"PASSED": "hold", "FAILED": "violated"}
 
-ENDLESS_AFTER_S = 60
+ENDLESS_AFTER_S = 200
 """Ends a test that a fault has made endless, which finds nothing; the slowest takes a few seconds."""
 
 ENDED_AFTER_S = 1_200
@@ -98,6 +98,7 @@ def verdicts(pytests: Pytests, folder: Path, tests: Iterable[str]) -> dict[str, 
     """Return what each test says of the copy of the package in `folder`."""
     paths = {f"tests/{test}": test for test in tests}
     options = ["-n0", "-q", "-rpf", "--tb=no", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
+    options += ["--hypothesis-profile=planted"]
     options += ["-o", f"faulthandler_timeout={ENDLESS_AFTER_S}", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     printed = pytests(folder, [*options, *paths])
     assert printed.startswith(f"imported {folder}{os.sep}"), printed
