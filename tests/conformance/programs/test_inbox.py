@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from refold import RunResult, connect
+from refold.actors import SystemClock
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC
+from refold.remote.protocol import Inbox
+from refold.remote.rows import InboxSend
 from refold.stores import SQLiteStore, log_owner
 from tests.conformance.processes import (
     BEGINNING,
@@ -327,18 +330,15 @@ def test_what_a_killed_process_has_put_into_the_inbox_is_performed(log: Path) ->
 @pytest.mark.slow
 def test_a_runtime_killed_between_performing_and_noting_performs_nothing_twice(ended_session: Path) -> None:
     log = ended_session
-    log.with_name(f"{log.name}.bell").touch()  # So that it cannot be given directly.
-    send = refold_line("send", log, "s", "once", "--timeout", "100", "--json")
-    with runtime(log, "hangs") as process, started(send) as sending:
-        with once_it_is_in_the_inbox(log, sending) as other:
-            other.execute("BEGIN IMMEDIATE")  # Nobody else writes into the inbox now.
-            read_until(process, "InputQueued")
+    asyncio.run(Inbox(log, SystemClock()).put("s", InboxSend(text="once"), "k"))
+    with contextlib.closing(sqlite3.connect(inbox_of(log), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # Nobody else writes into the inbox now.
+        with runtime(log, "hangs", "", "InputQueued") as process:
             kill(process)
-            unnoted = other.execute("SELECT count(*) FROM commands WHERE outcome IS NULL").fetchone()
-            other.execute("COMMIT")
-        said, _ = sending.communicate()
+        unnoted = other.execute("SELECT count(*) FROM commands WHERE outcome IS NULL").fetchone()
+        other.execute("COMMIT")
     assert unnoted == (1,)
-    assert json.loads(said)["new"] is False
+    assert told("send", log, "s", "once", "--key", "k")["new"] is False
     goes_on_until(log, "RunCompleted")
     assert len(found(log, ev.InputQueued)) == 2
 
