@@ -476,6 +476,9 @@ class Lifecycle:
             return
         _require_own_loop(self._context.system)
         if self._closing is None:
+            if not cancel:
+                # Before the inbox has ended, a result may come whose session would have the model called next.
+                self._in_flight.draining = True
             closing = self._close(self._context, cancel)
             self._closing = asyncio.get_running_loop().create_task(closing, name="close the runtime")
         await ended_without_fail(self._closing, self._in_flight.hurry)

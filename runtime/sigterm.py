@@ -75,8 +75,8 @@ async def close_on_sigterm(runtime: AgentRuntime[Any]) -> AsyncGenerator[None]:
 
     def begin() -> None:
         if not closing:
-            log.info("told to stop: the runtime closes")
             closing.add(loop.create_task(runtime.close(), name="close the runtime when told to stop"))
+            log.info("told to stop: the runtime closes")
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -118,8 +118,8 @@ class _Stop:
         """Close the runtime, then cancel the block; the next signal finds no handler."""
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGTERM)
-        log.info("SIGTERM: the runtime closes; a second one ends the process at once")
         self.closing = loop.create_task(self._runtime.close(), name="close the runtime at SIGTERM")
+        log.info("SIGTERM: the runtime closes; a second one ends the process at once")
         self.closing.add_done_callback(self._cancel_block)
 
     def _cancel_block(self, _: object) -> None:

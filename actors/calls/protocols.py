@@ -144,7 +144,7 @@ class ToolRunner(Protocol):
         ...
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
-        """Run a tool's body; raise what it raises, or AgentLoopError where it could not be carried out."""
+        """Run a tool's body; raise what it raises, or CallRefused where it could not be begun."""
         ...
 
 

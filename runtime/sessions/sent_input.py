@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from refold.actors.agent.session import PerformedInRun
+from refold.actors.calls.tool_context import calling_tool
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.clock import Timer
 from refold.actors.kernel.errors import ActorStopped
@@ -118,7 +119,8 @@ class SentInput:
         Raises:
             AskCycle: a tool would wait here for a session that waits for that tool.
         """
-        over = None if detached else access.context.tool_waits.begin(access.context.system, access.session)
+        waits = calling_tool.get() is not None and not detached
+        over = access.context.tool_waits.begin(access.context.system, access.session) if waits else None
         self.run: RunId | None = None
         """Its run, once the input is durable."""
         self.ended_at: int | None = None

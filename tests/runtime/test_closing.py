@@ -13,6 +13,7 @@ import refold
 from refold.actors import Actor, ActorSystem, ManualClock, SystemClock
 from refold.events import SESSION_CODEC, fold
 from refold.events.session.events import RunResumed
+from refold.remote.owner import InboxReader
 from refold.stores import InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, Parked, events_of, results_of, types_of
@@ -40,6 +41,39 @@ async def test_a_close_that_is_cancelled_gives_up_the_grace_and_still_lets_go_of
         await sending
     async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
         assert (await store.head("session/s")) is not None
+
+
+async def test_what_a_tool_brings_while_the_runtime_closes_begins_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "events.db"
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    @refold.tool
+    async def work() -> str:
+        """Work."""
+        begun.set()
+        await goes_on.wait()
+        return "worked"
+
+    async def stop_once_the_result_is_recorded(inbox: InboxReader) -> None:
+        goes_on.set()
+        async with await SQLiteStore.open(log, read_only=True) as store:
+            while "tool_call_completed" not in repr(await store.read_stream("session/s")):
+                pass
+        await stop(inbox)
+
+    stop = InboxReader.stop
+    monkeypatch.setattr(InboxReader, "stop", stop_once_the_result_is_recorded)
+    provider = refold.ScriptedProvider([refold.use("work"), HeldAnswer("never")])
+    config = refold.AgentConfig(model="m")
+    async with refold.AgentRuntime(config, provider=provider, tools=[work], log=log) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go"))
+        await begun.wait()
+        await runtime.close()
+    with pytest.raises(refold.ActorStopped):
+        await sending
+    assert len(provider.requests) == 1
 
 
 async def test_closing_with_cancel_ends_runs_whose_inputs_were_accepted_just_before() -> None:

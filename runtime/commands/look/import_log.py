@@ -1,5 +1,6 @@
 """`refold import FILE LOG`: a new log of JSON Lines; or a conversation of another system, into a session."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -17,6 +18,7 @@ from refold.commands.execution import (
     option,
 )
 from refold.commands.output import Progress, all_counted, counted, one_line, write_paragraph
+from refold.commands.standard_input import with_standard_input
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,8 +68,9 @@ async def import_log(
     if thoughts is not None and form is not HistoryForm.OPENAI:
         raise typer.BadParameter("--thoughts-in-text is for --format openai; the other form has thoughts in blocks")
     if source == "-":
-        file: BinaryIO = typer.get_binary_stream("stdin")
-        return await _imported(file, "stdin", log, form, session, agent, thoughts, quiet=as_json)
+        return await with_standard_input(
+            lambda file: _imported(file, "stdin", log, form, session, agent, thoughts, quiet=as_json)
+        )
     try:
         file = open_lines(Path(source))
     except (OSError, ValueError) as error:
@@ -118,7 +121,7 @@ async def _import_conversation(
 
     try:
         # Reads a byte order mark, UTF-16 and halves of characters, too.
-        given = json.loads(file.read(), parse_constant=_refuse_constant)
+        given = json.loads(await asyncio.to_thread(file.read), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{name} is not JSON: {error}") from None
     if form is HistoryForm.OPENAI:

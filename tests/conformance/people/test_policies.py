@@ -28,8 +28,7 @@ from refold import (
     tool,
     use,
 )
-from refold.events.core.content import CRASHED_TEXT
-from refold.events.core.errors import AgentLoopError
+from refold.actors.calls.middleware import ResultLost
 from refold.events.session.events import ModelResponded, ToolApprovalRequested, ToolCallFailed
 from refold.events.session.react import BROKEN_TEXT
 from refold.stores import EventStore
@@ -274,7 +273,7 @@ NOT_KNOWN = [
 @tool(tier="observe", effect="pure")
 async def work(n: int) -> str:
     if n == 1:
-        raise AgentLoopError("the machine is out of order")
+        raise ResultLost("the machine is out of order")
     return f"worked {n}"
 
 
@@ -284,7 +283,7 @@ async def finish_work() -> str:
 
 
 WORK = [use("work", {"n": n}) for n in (1, 2)]
-BROKEN_MACHINE = f"{CRASHED_TEXT} (the machine is out of order)"
+BROKEN_MACHINE = "The tool ran, and its result is lost: the machine is out of order"
 
 
 RECOVERIES: list[tuple[str, list[Step], dict[str, Any]]] = [

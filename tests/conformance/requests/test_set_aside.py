@@ -491,7 +491,7 @@ async def test_every_message_and_part_can_be_set_aside_by_hand_and_taken_back(tm
             (1, {}, "brought nothing"),
             (99, {}, "brought nothing"),
             (-1, {}, "brought nothing"),
-            ("3", {}, "brought nothing"),
+            ("3", {}, "version must be a version of the session, an integer, not '3'"),
         ]
         for version, place, words in wrong:
             with pytest.raises(ConfigError, match=words):

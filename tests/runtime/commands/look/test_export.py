@@ -1,10 +1,13 @@
 """`refold export` and `refold import` of whole logs, and what they take; the transcripts show what they write."""
 
+import fcntl
 import json
 import os
 import shutil
 import signal
+import termios
 import tracemalloc
+from array import array
 from pathlib import Path
 
 import msgspec
@@ -35,13 +38,22 @@ def test_a_golden_log_comes_back_byte_for_byte(golden: Path, tmp_path: Path) -> 
         assert replayed.replace(str(tmp_path / name), str(source)) == run("replay", source).stdout
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    with started("import", "-", tmp_path / "x.db") as process:
+def has_read_all(pipe: int) -> bool:
+    """Tell whether what was written into a pipe is out of it."""
+    waiting = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+    return waiting[0] == 0
+
+
+@pytest.mark.parametrize("form", [[], ["--format=openai", "--session=s"]], ids=["lines", "a conversation"])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, form: list[str]) -> None:
+    """Also where a thread waits in the middle of a read."""
+    with started("import", "-", tmp_path / "x.db", *form) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write('{"line":"refold.log","format":1}\n')
         process.stdin.flush()
-        while not (tmp_path / "x.db.making").exists():
+        while not has_read_all(process.stdin.fileno()):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
