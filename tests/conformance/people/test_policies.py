@@ -514,13 +514,13 @@ SLOW = pytest.mark.slow
     [
         pytest.param(
             ["stop", "InputQueued", "ToolCallFailed", "1", "2"],
-            "Failed ['crashed'] []",
+            "Failed ['denied'] []",
             id="a thread that cannot be started breaks the call, which never runs later",
             marks=SLOW,
         ),
         pytest.param(
             ["retry", "InputQueued", "ToolCallFailed", "1", "2"],
-            "Completed ['crashed', 'worked 2'] [2]",
+            "Completed ['denied', 'worked 2'] [2]",
             id="with retry the model is told and its next call runs",
             marks=SLOW,
         ),
