@@ -11,8 +11,8 @@ idle for a while, or when more actors live than may; the next message to its add
 """
 
 import asyncio
+import inspect
 import logging
-import sys
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -273,11 +273,11 @@ def _is_torn_down() -> bool:
 
     No loop says so; `asyncio.run`, and each `asyncio.Runner`, runs it from there.
     """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
+    frame = inspect.currentframe()
+    while frame is not None:
         if frame.f_code is asyncio.Runner.close.__code__:
             return True
+        frame = frame.f_back
     return False
 
 

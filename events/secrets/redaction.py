@@ -479,9 +479,9 @@ def _checked_value(value: object) -> str:
 
 def _checked_pattern(pattern: object) -> re.Pattern[str]:
     text: object = getattr(pattern, "pattern", None)
-    if not isinstance(pattern, re.Pattern) or not isinstance(text, str):
-        raise ConfigError(f"a pattern to be redacted is a compiled re.Pattern of text, not {unquoted(pattern)}")
-    return cast("re.Pattern[str]", pattern)
+    if isinstance(text, str) and isinstance(pattern, re.Pattern):
+        return cast("re.Pattern[str]", pattern)
+    raise ConfigError(f"a pattern to be redacted is a compiled re.Pattern of text, not {unquoted(pattern)}")
 
 
 def _each_once(items: Sequence[T]) -> tuple[T, ...]:

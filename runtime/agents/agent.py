@@ -220,7 +220,7 @@ class Agent(msgspec.Struct, Generic[Deps, Out_co], frozen=True, kw_only=True):
         for field, kind in (("memory", MEMORY_KIND), ("semantic", KNOWLEDGE_KIND), ("working_memory", WORKING_KIND)):
             given: object = getattr(self, field)
             its_kind: object = getattr(given, "kind", None)
-            of_the_log = isinstance(given, StreamObject) or field == "semantic"
+            of_the_log = isinstance(getattr(self, field), StreamObject) or field == "semantic"
             if given is not None and of_the_log and its_kind != kind:
                 raise ConfigError(f"Agent.{field} must be a store of the kind {kind!r}, not {unquoted(given)}")
         for field, method in (("memory", "look"), ("memory", "note_recalled"), ("working_memory", "prompt_text")):
