@@ -81,6 +81,7 @@ BEGUN_ELSEWHERE = {
         "system.py": "the end of a system, for its caller",
     },
     "runtime": {
+        "commands/standard_input.py": "what a command does with its input, for the command",
         "commands/run/chat_session.py": "a turn of the terminal's user",
         "commands/run/session_run.py": "a run of the terminal's user",
         "commands/run/shown.py": "what the terminal shows",
