@@ -11,6 +11,7 @@ of two people who decide about one call the second one is told. A cancellation d
 begun. A session that is not in the log yet waits with all of its commands, since only a runtime has an agent for it.
 """
 
+import asyncio
 import os
 import uuid
 from collections.abc import Sequence
@@ -77,6 +78,9 @@ TRY_TO_OWN_S: Final = 0.5
 TIMEOUT_S: Final = 10.0
 """How long to wait for a runtime to perform a command."""
 
+INBOX_S: Final = 5.0
+"""For so long at least the inbox is waited for where other processes write into it, however little time there is."""
+
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
     """A command that is in the inbox, and what has come of it."""
@@ -123,7 +127,8 @@ async def give(
         session: a session that is in the log, or that an input which waits in the inbox will begin.
         command: what it is to do.
         key: idempotency key: the same key in a session is the same command; None = a new one.
-        timeout_s: how long to wait for the runtime to perform it; afterwards it stays in the inbox.
+        timeout_s: how long to wait for the runtime to perform it; afterwards it stays in the inbox. For so long, and
+            5 s at least, it is waited for other processes that write there; then the command is not put there.
         clock: None = the machine's.
         may_begin: the session need not be there; the next runtime that owns the log, or the one that does, begins it.
         wait_for_runtime: where only a runtime can perform the command and none owns the log, wait for one.
@@ -151,7 +156,7 @@ async def give(
             outcome = decoded_outcome(await listener.give(session, required_key(key), given, timeout_s=timeout_s))
             if outcome is not None:
                 return Given(session=SessionId(session), key=key, outcome=outcome)
-        entry = await inbox.put(session, command, key)
+        entry = await inbox.put(session, command, key, wait_s=max(INBOX_S, until_s - clock.monotonic_s()))
         listener.ring()
         if entry.outcome is not None:
             return Given(session=entry.session, key=entry.key, outcome=entry.outcome, known=True)
@@ -220,7 +225,10 @@ async def _performed(
         if left_s > 0:
             outcome = await outcome_within(inbox, entry, left_s if directly else min(left_s, TRY_TO_OWN_S), clock)
         else:
-            outcome = await inbox.outcome(entry)
+            outcome = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(INBOX_S):
+                    outcome = await inbox.outcome(entry)
         if outcome is not None or not left_s > 0:
             return Given(session=entry.session, key=entry.key, outcome=outcome, owner=owner, directly=directly)
 

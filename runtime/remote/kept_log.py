@@ -109,6 +109,11 @@ class ReadLog:
         except StreamDeleted:
             return SESSION_CORE.initial()
 
+    async def version(self, session: SessionId) -> int:
+        """Return the version that a session has in the log now; 0 = it is not there, or was deleted."""
+        head = await self.store.head(stream_name(SESSION_KIND, session))
+        return head.version if head is not None else 0
+
     async def state_at(self, session: SessionId, version: int) -> SessionState:
         """Return the state of a session as of a version; raise StreamDeleted where it was deleted."""
         fold = Fold(stream_name(SESSION_KIND, session), SESSION_CORE, SESSION_CODEC)

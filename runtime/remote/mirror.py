@@ -42,7 +42,7 @@ from refold.remote.watching import POLL_S, Changes, signatures, stir_watches
 from refold.sessions.access import NamedUser
 from refold.sessions.outcome import RunResult, result_of
 from refold.sessions.run_handle import RunStatus, ended_in, ended_in_log, ended_status, open_state_of
-from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.file import absolute, require_no_text_log
 from refold.stores.sqlite.inbox import InboxFile
 from refold.stores.sqlite.ownership import log_owner
 
@@ -243,7 +243,12 @@ class JoinedMirror(msgspec.Struct, frozen=True):
 
 
 async def join_mirror(log: str | os.PathLike[str], clock: Clock) -> JoinedMirror:
-    """Return a mirror of a log, which an event loop has once; who gets it leaves it."""
+    """Return a mirror of a log, which an event loop has once; who gets it leaves it. Raises as `kept_open`.
+
+    Raises:
+        ConfigError: it is a text log, which has no owner.
+    """
+    require_no_text_log(log)
     path = absolute(log)
     held = await held_log(path)
     mirrors, name = _mirrors.setdefault(held, {}), id(clock)
@@ -305,33 +310,36 @@ async def follow_run(
         named: the user who asks, who gets CommandRejected where the session is another's; None = trusted code.
     """
     clock, kept = mirror.clock, mirror.reading
-    until_s, ownerless_since_s = clock.monotonic_s() + wait_s, math.inf
+    until_s, ownerless_since_s, seen = clock.monotonic_s() + wait_s, math.inf, -1
     with mirror.news_of(session) as news:
-        came = through_stops
+        came = True
         while True:
             now_s = clock.monotonic_s()
-            if came or mirror.has_owner():  # Asked before the log is read, which has all that one who left wrote.
+            # Asked before the log is read, which has all that one who left wrote.
+            if through_stops or mirror.has_owner():
                 owned, ownerless_since_s = True, math.inf
-            else:
-                ownerless_since_s = min(now_s, ownerless_since_s)
-            state = await kept.state(session)
-            if named is not None:
-                named.check(state.user)
-            stuck = stuck_run(state) if not through_stops else None  # At once, since the state goes on.
-            try:
-                status = await run_status(kept, state, session, run, output_type)
-            except StreamDeleted:
-                return Stuck(why=f"session {session!r} was deleted")
-            if status.result is not None:
-                return status.result
-            if stuck is not None:
-                return stuck
+            else:  # What came may be of a process that had the log for a moment.
+                ownerless_since_s = now_s if came else min(now_s, ownerless_since_s)
+            if came or await kept.version(session) != seen:  # Of more sessions than are kept a state is read anew.
+                state = await kept.state(session)
+                seen = state.version
+                if named is not None:
+                    named.check(state.user)
+                stuck = stuck_run(state) if not through_stops else None  # At once, since the state goes on.
+                try:
+                    status = await run_status(kept, state, session, run, output_type)
+                except StreamDeleted:
+                    return Stuck(why=f"session {session!r} was deleted")
+                if status.result is not None:
+                    return status.result
+                if stuck is not None:
+                    return stuck
             if now_s - ownerless_since_s >= ownerless_s:
                 any_more = " any more" if owned else ""
                 return Stuck(why=f"no runtime owns the log{any_more}; {run} goes on when one does")
             if now_s >= until_s:
                 return Stuck(why=f"{run} has not ended yet")
-            came = await news.wait(min(LOOK_ANYWAY_S, until_s - now_s)) or through_stops
+            came = await news.wait(min(LOOK_ANYWAY_S, until_s - now_s))
 
 
 async def run_status(

@@ -7,6 +7,7 @@ its session under the row's own key, so that performing it twice does nothing tw
 of the owner or through the inbox, is the same command.
 """
 
+import math
 import uuid
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -110,8 +111,8 @@ class Inbox:
         self.file = file or InboxFile(log, allow_shared_folder=allow_shared_folder)
         self._clock = clock
 
-    async def put(self, session: str, command: rows.GivenRow, key: str) -> InboxEntry:
-        """Put a command there, durably, or find what was put there under the same key.
+    async def put(self, session: str, command: rows.GivenRow, key: str, *, wait_s: float = math.inf) -> InboxEntry:
+        """Put a command there, durably, or find what was put there under the same key; `wait_s` as for `InboxFile.add`.
 
         Raises:
             CommandRejected: the key was used for another command, or is none; or nobody could perform the command.
@@ -133,6 +134,7 @@ class Inbox:
             msgspec.json.encode(cleaned),
             self._clock.now_us(),
             keyed=msgspec.json.encode(keyed),
+            wait_s=wait_s,
         )
         return _entry(row, new)
 

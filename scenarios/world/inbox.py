@@ -45,8 +45,10 @@ class _FileInMemory(InboxFile):
     def signature(self) -> InboxSignature | None:
         return (0, 0, 0, 0, self._connection.total_changes)
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False) -> T | None:
-        return self._in_transaction(self._connection, work, writing)
+    async def _run(
+        self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False, **limits: float
+    ) -> T | None:
+        return self._in_transaction(self._connection, work, writing, lambda: True)
 
 
 class SimulatedInbox:

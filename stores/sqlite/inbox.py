@@ -12,10 +12,12 @@ nothing. What many callers of one event loop write at once is written in one tra
 
 import asyncio
 import hashlib
+import math
 import os
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,7 +30,7 @@ from refold.events.core.errors import CommandRejected, LogFormatError, Persisten
 from refold.stores.guarding.log_place import status_of
 from refold.stores.guarding.trusted_files import INBOX_SUFFIX, require_inbox_trusted
 from refold.stores.sqlite import file as sqlite_file
-from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code, settled
+from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code
 
 T = TypeVar("T")
 
@@ -53,6 +55,13 @@ EXAMINE_TRIES: Final = 20
 GROUP_MAX: Final = 500
 """Most things that are written in one transaction."""
 
+BUSY_TRIES: Final = 300
+"""So often a transaction asks for its turn, for 0.2 s each: processes write beside each other, and on a slow disk one
+waits for many commits of the others."""
+
+CANCELLED_S: Final = 5.0
+"""For so long a caller who is cancelled waits for his turn to note what was done, which else is found out again."""
+
 _TABLE: Final = """\
 CREATE TABLE commands (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -69,9 +78,8 @@ CREATE TABLE commands (
 _INDEX: Final = "CREATE INDEX commands_waiting ON commands (session, id) WHERE outcome IS NULL"
 
 _PRAGMAS: Final = (
+    "PRAGMA busy_timeout = 200",  # After so many milliseconds it is asked whether a caller still waits.
     *sqlite_file.PRAGMAS_ALWAYS,
-    # Processes write beside each other, and none has its turn: on a slow disk one waits for many commits of the others.
-    "PRAGMA busy_timeout = 60000",
     "PRAGMA secure_delete = ON",
     # A transaction ends when its journal is deleted. With FULL the journal may come back after a power cut, and take
     # back what was acknowledged.
@@ -119,12 +127,29 @@ _examined: dict[Path, tuple[int, int]] = {}
 """Device and inode of inboxes that are ours."""
 
 
-class _Queued(NamedTuple):
-    """Something to be written, and who waits for that."""
+class _Queued:
+    """Something to be written, and who waits for that; it is withdrawn, or it is begun."""
 
-    work: Callable[[sqlite3.Connection], Any]
-    failed: str
-    future: asyncio.Future[Any]
+    def __init__(self, work: Callable[[sqlite3.Connection], Any], failed: str, future: asyncio.Future[Any]) -> None:
+        self.work = work
+        self.failed = failed
+        self.future = future
+        self.withdrawn = False
+        self._begun = False
+        self._lock = threading.Lock()
+
+    def withdraw(self) -> bool:
+        """Have it not written, where the transaction is not at it yet; return whether that is so."""
+        with self._lock:
+            self.withdrawn = not self._begun
+        if self.withdrawn:
+            self.future.cancel()
+        return self.withdrawn
+
+    def write(self, connection: sqlite3.Connection) -> object:
+        with self._lock:
+            self._begun = not self.withdrawn
+        return self.work(connection) if self._begun else None
 
 
 class _Queue:
@@ -165,11 +190,19 @@ class InboxFile:
         return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     async def add(
-        self, session: str, key: str, command: bytes, at: int, *, keyed: bytes | None = None
+        self,
+        session: str,
+        key: str,
+        command: bytes,
+        at: int,
+        *,
+        keyed: bytes | None = None,
+        wait_s: float = math.inf,
     ) -> tuple[InboxRow, bool]:
         """Add a row and return it, once it is durable, or the row that the session has under the key already.
 
         The second value says whether the row is new. `keyed` is what of the command the key stands for; None = all.
+        Where others have the file for `wait_s`, PersistenceError says so, and nothing is added.
         """
         if len(command) > COMMAND_BYTES_MAX:
             raise CommandRejected(f"the command has {len(command):,} bytes; an inbox takes {COMMAND_BYTES_MAX:,}")
@@ -184,7 +217,7 @@ class InboxFile:
             return _rows(connection, "session = ? AND key = ?", (session, key))[0], inserted.rowcount == 1
 
         self._make()
-        added = await self._run(insert, "cannot take a command", writing=True)
+        added = await self._run(insert, "cannot take a command", writing=True, wait_s=wait_s, cancelled_s=0)
         if added is None:
             raise PersistenceError(f"the inbox {self.path} was removed while a command was put into it; try again")
         if added[0].digest != digest:
@@ -269,10 +302,19 @@ class InboxFile:
 
         return await self._run(delete, "cannot be changed", writing=True) or 0
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False) -> T | None:
+    async def _run(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        failed: str,
+        *,
+        writing: bool = False,
+        wait_s: float = math.inf,
+        cancelled_s: float = CANCELLED_S,
+    ) -> T | None:
         """Run `work` in a transaction and return its result; None where there is no file, or nothing in it to read.
 
-        A caller that is cancelled while it writes still waits for the end of the transaction.
+        What has not begun to be written after `wait_s`, or so long after its caller was cancelled, is written no more;
+        else the caller waits for the end of the transaction.
         """
         if not writing:
             return await self._transact(work, failed, writing)
@@ -286,8 +328,26 @@ class InboxFile:
             queue.task = loop.create_task(emptying, name=f"work on {self.path.name}")
             queue.task.add_done_callback(lambda _: self._emptied(queue))
             queue.task.add_done_callback(lambda _: emptying.close())  # Cancelled before its first step, it would warn.
-        queue.waiting.append(_Queued(work, failed, future))
-        return await settled(future)
+        queued = _Queued(work, failed, future)
+        queue.waiting.append(queued)
+        limit_s, cancelled = wait_s, None
+        while not future.done():
+            try:
+                # By the loop's own time, since a clock that a test moves does not free the file.
+                await asyncio.wait({future}, timeout=limit_s if limit_s < math.inf else None)
+            except asyncio.CancelledError as error:
+                limit_s, cancelled = cancelled_s, error
+                continue
+            if not future.done() and queued.withdraw():
+                raise cancelled or PersistenceError(
+                    f"the inbox {self.path} {failed}: others had it for {wait_s:g} s, and nothing of this was written; "
+                    "try again"
+                )
+            limit_s = math.inf
+        if cancelled is not None:
+            future.exception()  # Looked at, so that asyncio does not report it as forgotten.
+            raise cancelled
+        return future.result()
 
     async def _empty(self, queue: "_Queue") -> None:
         """Write what waits, all that has come together in one transaction, until nothing does."""
@@ -308,10 +368,16 @@ class InboxFile:
 
     async def _write(self, group: "list[_Queued]") -> None:
         """Write several things in one transaction, or, where that fails and nothing of it was written, one by one."""
+        group = [queued for queued in group if not queued.withdrawn]
+        if not group:
+            return
         failed = group[0].failed if len(group) == 1 else "cannot be written"
         try:
             results = await self._transact(
-                lambda connection: [queued.work(connection) for queued in group], failed, writing=True
+                lambda connection: [queued.write(connection) for queued in group],
+                failed,
+                writing=True,
+                wanted=lambda: not all(queued.withdrawn for queued in group),
             )
         except Exception as error:  # noqa: BLE001 - it is raised to the waiting caller
             if len(group) > 1:
@@ -324,7 +390,13 @@ class InboxFile:
             if not queued.future.done():
                 queued.future.set_result(results[place] if results is not None else None)
 
-    async def _transact(self, work: Callable[[sqlite3.Connection], T], failed: str, writing: bool) -> T | None:
+    async def _transact(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        failed: str,
+        writing: bool,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> T | None:
         status = self._status()
         if status is None:
             return None
@@ -337,9 +409,13 @@ class InboxFile:
             if status.st_size and _examined.get(self.path) != identity:
                 await self._examine()
             connection = await SQLiteConnection.open(sqlite_file.file_uri(self.path, "mode=rw"))
+            left = threading.Event()
             try:
-                result = await connection.run(lambda opened: self._in_transaction(opened, work, writing))
+                result = await connection.run(
+                    lambda opened: self._in_transaction(opened, work, writing, lambda: not left.is_set() and wanted())
+                )
             finally:
+                left.set()  # A caller who is cancelled does not wait for the file's turn.
                 await connection.close()
         except sqlite3.Error as error:
             raise self._error(error, failed) from error
@@ -395,14 +471,16 @@ class InboxFile:
             )
 
     def _in_transaction(
-        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T], writing: bool
+        self,
+        connection: sqlite3.Connection,
+        work: Callable[[sqlite3.Connection], T],
+        writing: bool,
+        wanted: Callable[[], bool],
     ) -> T | None:
         connection.text_factory = bytes
-        for pragma in _PRAGMAS:
-            connection.execute(pragma)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * COMMAND_BYTES_MAX)
-        connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+        _begin(connection, writing, wanted)
         try:
             result = work(connection) if self._is_prepared(connection, writing) else None
             connection.execute("COMMIT")
@@ -474,6 +552,23 @@ class InboxFile:
                 f"{failed}: the file is damaged ({error}); move it away, the log is not touched by it"
             )
         return persistence_error(error, failed)
+
+
+def _begin(connection: sqlite3.Connection, writing: bool, wanted: Callable[[], bool]) -> None:
+    """Begin a transaction that has its lock, as soon as others leave the file."""
+    for tries_left in reversed(range(BUSY_TRIES)):
+        try:
+            for statement in (*_PRAGMAS, "BEGIN IMMEDIATE" if writing else "BEGIN"):
+                connection.execute(statement)
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # A reader has its lock only with this.
+            connection.execute("PRAGMA busy_timeout = 5000")  # For the readers that a commit waits for.
+        except sqlite3.OperationalError as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if primary_code(error) != sqlite3.SQLITE_BUSY or not (tries_left and wanted()):
+                raise
+        else:
+            return
 
 
 def _rows(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> list[InboxRow]:

@@ -8,9 +8,11 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,13 +126,37 @@ async def test_what_many_add_at_once_is_written_together_and_what_is_wrong_with_
     assert opened_at_once < len(keys)  # Each in a transaction of its own would open, work and close.
 
 
-async def test_who_is_cancelled_while_it_adds_ends_when_that_is_known(inbox: InboxFile) -> None:
-    adding = asyncio.create_task(add(inbox))
+async def test_who_is_cancelled_while_it_notes_an_outcome_ends_when_that_is_done(inbox: InboxFile) -> None:
+    name = await add(inbox)
+    noting = asyncio.create_task(inbox.finish(name, b"done", 2))
     await asyncio.sleep(0)
-    adding.cancel()
+    noting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await adding
-    assert [row.key for row in await inbox.waiting("s")] == ["k"]
+        await noting
+    assert (await inbox.rows([name]))[name].outcome == b"done"
+
+
+async def test_once_a_row_is_being_written_its_caller_learns_that_it_is_there(
+    inbox: InboxFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, rows = threading.Event(), threading.Event(), inbox_file._rows
+
+    def held(*arguments: Any) -> Any:
+        begun.set()
+        go_on.wait()
+        return rows(*arguments)
+
+    monkeypatch.setattr(inbox_file, "_rows", held)
+    cancelled = asyncio.create_task(add(inbox, key="cancelled"))
+    await asyncio.to_thread(begun.wait)
+    cancelled.cancel()
+    late = asyncio.create_task(inbox.add("s", "late", b"{}", 1, wait_s=0))
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    with pytest.raises(PersistenceError, match="nothing of this was written"):
+        await late
+    assert [row.key for row in await inbox.waiting("s")] == ["cancelled"]
 
 
 async def test_what_people_wrote_is_gone_from_the_file_once_it_is_performed(inbox: InboxFile) -> None:
@@ -377,3 +403,35 @@ async def test_rows_of_sessions_are_forgotten_but_those_whose_command_or_outcome
         await inbox.finish(name, outcome, 2)
     assert await inbox.forget(["s"], kept=b"delete") == 2
     assert set(await inbox.rows([deleting, deleted, said, done, other])) == {deleting, deleted, other}
+
+
+async def test_who_has_no_time_left_leaves_an_inbox_that_others_have_and_nothing_of_his_is_written(
+    inbox: InboxFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(inbox, key="first")
+    monkeypatch.setattr(inbox_file, "BUSY_TRIES", 10**6)
+    with closing(sqlite3.connect(inbox.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        cancelled = asyncio.create_task(add(inbox, key="cancelled"))
+        with pytest.raises(PersistenceError, match=r"others had it for 0\.01 s, and nothing of this was written"):
+            await inbox.add("s", "late", b"{}", 1, wait_s=0.01)
+        assert cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        patient = asyncio.create_task(add(inbox, key="patient"))
+        await asyncio.sleep(0)
+        other.execute("COMMIT")
+    assert (await patient).key == "patient"
+    assert [row.key for row in await inbox.waiting("s")] == ["first", "patient"]
+
+
+async def test_who_reads_and_is_cancelled_leaves_an_inbox_that_others_have(
+    inbox: InboxFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(inbox)
+    monkeypatch.setattr(inbox_file, "BUSY_TRIES", 10**6)
+    with closing(sqlite3.connect(inbox.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(inbox.waiting("s"), 0.01)
+    assert [row.key for row in await inbox.waiting("s")] == ["k"]

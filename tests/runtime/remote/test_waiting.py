@@ -1,0 +1,89 @@
+"""How long a caller of another process waits: for a run, for a runtime, and for an inbox that others have."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import refold
+from refold.actors import ManualClock
+from refold.events.core.ids import SessionId, StreamName
+from refold.events.session.state import SessionState
+from refold.remote import client, kept_log
+from refold.remote.watching import outcome_within
+from refold.stores.event_store import EventStore
+from tests.runtime.remote.conftest import begun, runtime_of
+from tests.runtime.remote.test_connection import hurried
+
+
+async def test_a_wait_for_a_runtime_that_never_came_says_so_though_the_input_itself_was_news(log: Path) -> None:
+    await begun(log, "s")
+    unfinished = (
+        await refold.connect(log, patience_s=0.3).session("s").send("and now?")
+    )  # Longer than between two looks.
+    assert isinstance(unfinished, refold.Unfinished)
+    assert unfinished.why == f"no runtime owns the log; {unfinished.run} goes on when one does"
+
+
+async def test_an_inbox_that_others_have_is_waited_for_as_long_as_the_caller_says_and_nothing_is_accepted_then(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await begun(log, "s")
+    assert isinstance(await refold.connect(log, patience_s=0.1).session("new").send("first"), refold.Unfinished)
+    monkeypatch.setattr(client, "INBOX_S", 0.05)
+    with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(refold.PersistenceError, match="nothing of this was written; try again"):
+            await refold.connect(log).session("new").send("second", wait_s=0.05)
+    assert len(await inbox.waiting(SessionId("new"))) == 1
+
+
+async def test_an_input_that_is_accepted_waits_no_longer_than_its_caller_says_for_an_inbox_that_others_have(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await begun(log, "s")
+    monkeypatch.setattr(client, "INBOX_S", 0.05)
+    with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
+
+        async def while_others_have_it(*arguments: Any) -> Any:
+            if not other.in_transaction:
+                other.execute("BEGIN EXCLUSIVE")
+            return await outcome_within(*arguments)
+
+        monkeypatch.setattr(client, "outcome_within", while_others_have_it)
+        unfinished = await refold.connect(log, patience_s=0.2).session("new").send("hello", key="k")
+    assert unfinished == refold.Unfinished(
+        session=SessionId("new"), key="k", run=None, why="no runtime owns the log; the input waits in the inbox for one"
+    )
+
+
+async def test_who_waits_in_a_log_where_nothing_happens_reads_no_session_anew(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_log, "FOLDS_MAX", 1)
+    calls = [refold.use("pay", {"amount": 3})] * 2
+    async with runtime_of(log, *calls) as runtime:
+        for name in ("a", "b"):
+            await (await runtime.session(name)).submit("pay 3", key="k")
+        connection = refold.connect(log)
+        while len(await connection.approvals()) < 2:  # noqa: ASYNC110 - another actor brings it about
+            await asyncio.sleep(0)
+    clock, folded = ManualClock(), list[str]()
+    fold = kept_log.Folds.session
+
+    async def seen(folds: kept_log.Folds, store: EventStore, stream: StreamName) -> SessionState:
+        folded.append(stream)
+        return await fold(folds, store, stream)
+
+    runs = [await refold.connect(log, clock=clock).session(name).run(key="k") for name in ("a", "b")]
+    monkeypatch.setattr(kept_log.Folds, "session", seen)
+    waiting = [asyncio.create_task(run.result()) for run in runs]
+    while len(folded) < 4:  # noqa: ASYNC110 - Each is read when it is asked for, and when the wait begins.
+        await asyncio.sleep(0)
+    await hurried(clock, clock.sleep(40.0))
+    assert len(folded) == 4
+    for each in waiting:
+        each.cancel()
