@@ -414,7 +414,7 @@ class AgentRuntime(Generic[Out_co]):
             cancel: end open runs as cancelled instead.
 
         Raises:
-            ConfigError: it belongs to another event loop.
+            ConfigError: it is open in another event loop.
         """
         await self._lifecycle.close(cancel=cancel)
 

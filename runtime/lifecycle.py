@@ -470,11 +470,12 @@ class Lifecycle:
             cancel: end open runs as cancelled, instead of leaving open those that do not end within the close grace.
 
         Raises:
-            ConfigError: it belongs to another event loop.
+            ConfigError: it is open in another event loop.
         """
         if self._context is None or os.getpid() != self._pid:  # In a forked child there is nothing that runs.
             return
-        _require_own_loop(self._context.system)
+        if self._closing is None or not self._closing.done():
+            _require_own_loop(self._context.system)
         if self._closing is None:
             if not cancel:
                 # Before the inbox has ended, a result may come whose session would have the model called next.

@@ -127,6 +127,7 @@ async def test_a_runtime_is_refused_on_another_loop() -> None:
 
         await asyncio.to_thread(elsewhere)
         assert (await session.send("go")).text == "hi"
+    await asyncio.to_thread(lambda: asyncio.run(runtime.close()))  # There is nothing left to close.
 
 
 async def test_a_session_actor_that_is_restarted_in_the_middle_of_a_tool_waits_for_it() -> None:
