@@ -75,15 +75,16 @@ async def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goe
         write_paragraph(console(), f"{words} as soon as a runtime owns the log: it waits in the inbox")
         typer.echo(resume_line(log, what.session), err=True)
     else:
-        waits_for, then = await _next(log, what) if goes_on else (None, [])
+        waits_for, line = (await _next(log, what) if goes_on else None) or (None, None)
         write_paragraph(console(), f"{words}; {waits_for}" if waits_for is not None else words)
-        for line in then:
+        if line is not None:
             typer.echo(line, err=True)
     return EXIT_OK
 
 
-async def _next(log: Path, what: "Given") -> tuple[str | None, list[str]]:
-    """Return what the run of a session waits for, and the commands that do it; None = a runtime is at work on it."""
+async def _next(log: Path, what: "Given") -> tuple[str, str] | None:
+    """Return what the run of a session waits for, and the command that does it; None = for none, or for its owner."""
+    from refold.events.session.state import awaits_step
     from refold.remote.kept_log import kept_open
     from refold.remote.mirror import stuck_run
 
@@ -91,12 +92,12 @@ async def _next(log: Path, what: "Given") -> tuple[str | None, list[str]]:
         state = await kept.state(what.session)
     stuck = stuck_run(state)
     if state.run is None or not (what.directly or state.run.parked):
-        return None, []
+        return None
     if stuck is None:
-        return "no runtime owns the log, so the run goes on when one does", [resume_line(log, what.session)]
-    if state.run.parked:
-        return stuck.why, [resume_line(log, what.session)]
-    return stuck.why, [_line("approve", str(log), what.session)]
+        return "no runtime owns the log, so the run goes on when one does", resume_line(log, what.session)
+    if state.run.parked or awaits_step(state.run):
+        return stuck.why, resume_line(log, what.session)
+    return stuck.why, _line("approve", str(log), what.session)
 
 
 def json_value(text: str, option: str) -> object:

@@ -12,8 +12,9 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from refold import AgentConfig, AgentRuntime, CommandRejected, ScriptedProvider, connect, tool
+from refold import AgentConfig, AgentRuntime, CommandRejected, ScriptedProvider, TextBlock, connect, tool
 from refold.actors.kernel.clock import SystemClock
+from refold.events.session.commands import SendInput
 from refold.events.session.events import InputQueued
 from refold.remote.protocol import Inbox
 from refold.stores import SQLiteStore
@@ -137,11 +138,15 @@ async def test_a_command_that_is_interrupted_stays_in_the_inbox(log: Path) -> No
 
 
 async def payments_wait(builder: LogBuilder) -> None:
-    """Of `two` two calls wait for approval, of `one` one."""
+    """Of `two` two calls wait for approval, of `one` one, and `steps` waits for its next turn."""
     for session, calls in (("two", ["pay", "pay"]), ("one", ["pay"])):
         await builder.open(session)
         await builder.send(session, "go")
         await builder.answer(session, *map(use, calls))
+    await builder.open("steps")
+    await builder.tell("steps", SendInput(content=(TextBlock(text="go"),), stepwise=True))
+    await builder.answer("steps", use("weather"))
+    await builder.result("steps", "call_6_0", "sunny")
 
 
 @pytest.fixture
@@ -161,6 +166,7 @@ def waiting(folder: Path) -> Path:
         ("approve log.db parked call_6_0 --deny", "run_3 is parked; resume or cancel it", RESUME),
         ("approve log.db parked call_6_0", "run_3 is parked; resume or cancel it", RESUME),
         ("send log.db parked more", "run_3 is parked; resume or cancel it", RESUME),
+        ("send log.db steps more", "run_3 goes step by step and waits for the next one", RESUME),
     ],
 )
 def test_a_command_says_what_the_run_waits_for_after_it(
