@@ -39,8 +39,8 @@ BLOCKS_AT_ONCE = 256
 """So many blocks are asked for in one go, unless they are large."""
 
 REPEATED_BYTES_MAX = 256 * 1024 * 1024
-"""So many bytes, and as many as all different ones have, entries may take whose embeddings are the same rows of blocks.
-So a small log cannot take any amount of memory."""
+"""So many bytes, or as many as all different rows have, may entries take that name the same rows of blocks as others.
+So a search in a small log cannot take any amount of memory."""
 
 SQUARES = (1e-30, 1e30)
 """Between these, float32 gives the square of a length as exactly as all else; other rows are always computed again."""
@@ -204,8 +204,8 @@ class VectorIndex:
         row_bytes = BYTES_PER_NUMBER * self.dimension
         if (repeated - different) * row_bytes > REPEATED_BYTES_MAX:
             raise LogFormatError(
-                f"{repeated:,} entries in the log name embeddings of others, with {row_bytes:,} bytes each, and there "
-                f"are {different:,} different ones; to be searched they would take {repeated * row_bytes:,} bytes"
+                f"{repeated:,} entries in the log name embeddings that other entries name, too; to search them would "
+                f"take {repeated * row_bytes:,} bytes: remove entries that repeat others"
             )
 
     def _set(self, names: Sequence[str], known: Sequence[Known], matrix: Vectors) -> None:
