@@ -34,7 +34,7 @@ def _check_unless_step(loop: object, callback: object, method: str) -> None:
 
 vars(asyncio)["BaseEventLoop"]._check_callback = _check_unless_step
 # It also warns of each step that takes long, on a machine with other work of any step, among what a test has logged.
-logging.getLogger("asyncio").addFilter(lambda record: "took" not in record.getMessage())
+logging.getLogger("asyncio").addFilter(lambda record: "took %.3f" not in str(record.msg))
 
 # Without bytecode each worker rewrites every test module anew, and each of the hundreds of processes that tests start
 # compiles all that it imports. Only `python -B` keeps a run from writing it.

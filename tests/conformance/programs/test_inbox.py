@@ -332,7 +332,7 @@ def test_a_runtime_killed_between_performing_and_noting_performs_nothing_twice(e
     log = ended_session
     asyncio.run(Inbox(log, SystemClock()).put("s", InboxSend(text="once"), "k"))
     with contextlib.closing(sqlite3.connect(inbox_of(log), isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")  # Nobody else writes into the inbox now.
+        other.execute("BEGIN IMMEDIATE")  # No other process can write into the inbox now.
         with runtime(log, "hangs", "", "InputQueued") as process:
             kill(process)
         unnoted = other.execute("SELECT count(*) FROM commands WHERE outcome IS NULL").fetchone()

@@ -134,10 +134,12 @@ def _stream(place: int) -> str:
 async def _damaged_streams(log: Path, before: Contents) -> frozenset[str] | None:
     async with await SQLiteStore.open(log, read_only=True, connect=connect) as store:
         problems = (await check_log(store)).problems
-    if any(problem.kind == "payload" for problem in problems):
-        return None  # It lies there once for all who refer to it, and is told of the first of them.
     sessions = {_stream(place) for place in range(SESSIONS)}
     named = {problem.stream for problem in problems}
+    # A payload lies there once for all streams that refer to it, and is told of the first of them.
+    said = "".join(problem.message for problem in problems if problem.kind == "payload")
+    lost = [name.encode() for name in before.payloads if name in said]
+    named |= {stream for stream, _, _, data in before.log if any(name in data for name in lost)}
     return frozenset(named) if named <= sessions else None
 
 
