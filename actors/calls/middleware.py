@@ -81,7 +81,7 @@ class CallRefused(Exception):
 
 
 class ResultLost(AgentLoopError):
-    """A tool call whose body has run, and of whose result middleware made none."""
+    """A tool call whose body has run, and on whose result a hook of middleware failed."""
 
 
 class Hooks:

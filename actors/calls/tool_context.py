@@ -79,7 +79,7 @@ class CallingTool:
         self.listen = listen
         self.ended_by = ended_by
         self.over = False
-        """Whether the body has ended; what it has begun and left behind waits for nobody who waits for it."""
+        """Whether the body has ended; its session does not wait for what it has begun and left behind."""
 
 
 _WITHOUT_WAITING = (
@@ -140,7 +140,7 @@ class ToolWaits:
             for waited in [each for each in lineage if each not in looked]:
                 looked.add(waited)
                 for caller in self._waiting.get(waited, ()):
-                    if not caller.over:  # Else what it has left behind waits for nobody who waits for it.
+                    if not caller.over:  # Else its session does not wait for what it has left behind.
                         waits_for.setdefault(caller.session, waited)
                         calls.append(caller)
         return waits_for

@@ -142,7 +142,7 @@ class SentInput:
         self._waiting: list[asyncio.Future[None]] = []
         """Done when this is."""
         if over is not None:
-            self.call_when_done(over)  # Before anybody is told.
+            self.call_when_done(over)  # Before a caller is told.
         _under_way.add(self._task)
         self._task.add_done_callback(self._ended)
 

@@ -108,7 +108,7 @@ def crashed_everywhere(
 
     Without an agent, it is one that is made of what the log says of it, and has no subagents: their sessions are left
     out, and stand-ins answer the calls that began them. So are the sessions of agents that are not this one or its own:
-    nobody here would go on with them.
+    no agent here would go on with them.
     """
     prefix = Prefix(log, with_children=agent is not None)
     lengths = {batch[-1].position: length for length, batch in enumerate(log.batches, start=1)}

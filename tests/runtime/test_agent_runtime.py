@@ -175,6 +175,58 @@ async def test_a_tool_may_submit_to_its_own_session_and_cannot_wait_for_what_it_
         assert (await (await session.run(result.text)).result()).text == "then"
 
 
+async def test_a_wait_that_a_tool_has_left_behind_keeps_no_other_tool_from_waiting_for_its_session() -> None:
+    model = HeldAnswer(refold.use("ask_back"))
+    left: list[asyncio.Task[refold.RunResult]] = []
+
+    @refold.tool
+    async def ask() -> str:
+        left.append(asyncio.create_task((await runtime.session("b")).send("and?")))
+        await model.asked.wait()
+        return "asked"
+
+    @refold.tool
+    async def ask_back() -> str:
+        return (await session.send("and you?")).text
+
+    script = [refold.use("ask"), model, refold.say("asked"), refold.say("fine"), refold.say("b is done")]
+    async with talking(*script, tools=[ask, ask_back]) as (session, runtime):
+        assert (await session.send("go")).text == "asked"
+        model.gate.set()
+        assert (await left[0]).text == "b is done"
+        assert [block.text for block in await results_of(await runtime.session("b"))] == ["fine"]
+
+
+async def test_a_wait_that_a_tool_has_given_up_keeps_no_other_tool_from_waiting_for_its_session() -> None:
+    model, asks_back = HeldAnswer(refold.say("too late")), asyncio.Event()
+
+    @refold.tool
+    async def ask() -> str:
+        other = await runtime.session("b")
+        sending = asyncio.create_task(other.send("and?"))
+        await model.asked.wait()
+        sending.cancel()
+        await asyncio.wait([sending])
+        asked = await other.submit("and now?")
+        await asks_back.wait()
+        return asked.run
+
+    @refold.tool
+    async def ask_back() -> str:
+        sending = asyncio.create_task(session.send("and you?"))
+        await asyncio.sleep(0)
+        asks_back.set()
+        return (await sending).text
+
+    script = [refold.use("ask"), model, refold.use("ask_back"), *map(refold.say, ("asked", "fine", "b"))]
+    async with talking(*script, tools=[ask, ask_back]) as (session, runtime):
+        assert (await session.send("go")).text == "asked"
+        [asked] = await results_of(session)
+        other = await runtime.session("b")
+        assert (await (await other.run(asked.text)).result()).text == "b"
+        assert [block.text for block in await results_of(other)] == ["fine"]
+
+
 @pytest.mark.parametrize("way", ["send", "stream"])
 async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_for_itself(way: str) -> None:
     @refold.tool

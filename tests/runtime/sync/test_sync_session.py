@@ -290,6 +290,21 @@ def test_a_plain_tool_uses_another_session_and_is_refused_its_own() -> None:
     assert "tell()" not in outcomes[1]
 
 
+def test_a_plain_tool_may_submit_to_its_own_session_and_cannot_wait_for_that_run() -> None:
+    submitted: list[refold.SyncRunHandle] = []
+
+    @refold.tool
+    def go_on(context: refold.ToolContext[Any]) -> str:
+        submitted.append(runtime.session(context.session).submit("and then?"))
+        with pytest.raises(refold.AskCycle, match="session/a -> its tool -> session/a"):
+            submitted[0].result()
+        return "submitted"
+
+    with runtime_of(refold.use("go_on"), refold.say("done"), refold.say("then"), tools=[go_on]) as runtime:
+        assert runtime.session("a").send("go").text == "done"
+        assert submitted[0].result().text == "then"
+
+
 async def test_a_tool_may_have_its_own_session_go_on_after_this_run_as_the_refusal_says() -> None:
     @refold.tool
     async def later(context: refold.ToolContext[Any]) -> str:
