@@ -29,6 +29,7 @@ from RefoldError and from pykka's errors.
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Literal, cast
 
 ProviderErrorKind = Literal[
@@ -57,11 +58,14 @@ class ConfigError(RefoldError):
 def unquoted(value: object) -> str:
     """Return what an error says of an option that cannot work, and that may be a secret at the wrong place.
 
-    Numbers, True, False and None are shown; of a mapping its names are, and of all else its type.
+    Numbers, True, False and None are shown; of a function or a class its name is, of a mapping its names are, and of
+    all else its type.
     """
     kind = type(value).__name__
     if value is None or isinstance(value, bool | int | float):
         return f"{value!r:.80}"
+    if isinstance(value, type | FunctionType | MethodType | BuiltinFunctionType):
+        return f"{'class' if isinstance(value, type) else 'function'} {value.__name__:.80}"
     if isinstance(value, Mapping):
         names = [name for name in cast("Mapping[object, object]", value) if isinstance(name, str)]
         return f"{kind} with {', '.join(names) or 'nothing':.80}"

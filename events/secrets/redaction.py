@@ -79,7 +79,9 @@ class FieldPath(msgspec.Struct, frozen=True):
     path: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or not all(self.path.split(".")):
+        if not isinstance(self.path, str):
+            raise ConfigError(f"a field path is a text, such as 'card.number', not {unquoted(self.path)}")
+        if not all(self.path.split(".")):
             raise ConfigError("a field path is names with dots between, such as 'card.number', and one is empty")
 
     def fits(self, trail: Sequence[str]) -> bool:

@@ -198,7 +198,7 @@ def _admit_description(state: SessionState, command: commands.DescribeSession) -
     user = state.user if command.user is None else command.user
     if state.user not in (None, user):
         # It names no user: as an outcome in the inbox it may outlive the user's deletion.
-        raise CommandRejected(f"session {state.session!r} is another user's; use one of the user who is named")
+        raise CommandRejected(f"session {state.session!r} is another user's; use a session of the user that you name")
     changed = {**state.metadata, **command.metadata}
     metadata = {key: value for key, value in changed.items() if value is not None}
     if (user, metadata) == (state.user, state.metadata):

@@ -75,7 +75,8 @@ class FallbackProvider(StreamingProvider):
         if not self._alternatives:
             raise ConfigError("a FallbackProvider needs at least one provider")
         if unknown:
-            raise ConfigError(f"on holds what is no kind of ProviderError; they are {FALL_BACK_ON}")
+            kinds = ", ".join(get_args(ProviderErrorKind))
+            raise ConfigError(f"on= holds something that is no kind of ProviderError; the kinds are {kinds}")
         self._breakers = self._own_breakers() if breakers is None else list(breakers)
         if len(self._breakers) != len(self._alternatives):
             raise ConfigError(

@@ -17,7 +17,7 @@ import msgspec
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
 from refold.actors.calls.request import sent_digest
 from refold.actors.calls.streaming import can_stream, close_behind
-from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
+from refold.events.core.cleaning import Unrecordable, clean_json, clean_text, error_words
 from refold.events.core.content import AnswerContent, Json, JsonObject, is_json_object
 from refold.events.core.difference import first_difference
 from refold.events.core.errors import ConfigError, ProviderError, ProviderErrorKind
@@ -277,7 +277,7 @@ class RecordingProvider(StreamingProvider):
     def _recorded_error(self, error: BaseException | None) -> RecordedError | None:
         if error is None or isinstance(error, asyncio.CancelledError | GeneratorExit):
             return None
-        given = error if isinstance(error, ProviderError) else ProviderError(f"{type(error).__name__}: {error}")
+        given = error if isinstance(error, ProviderError) else ProviderError(error_words(error))
         told = self.redaction.error(given)
         return RecordedError(
             kind=told.kind,

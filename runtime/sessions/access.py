@@ -133,7 +133,9 @@ class NamedUser:
         if self.is_checked or user is None:
             return
         if user != self.user:
-            raise CommandRejected(f"session {self.session!r} is another user's; use one of the user who is named")
+            raise CommandRejected(
+                f"session {self.session!r} is another user's; use a session of the user that you name"
+            )
         self.is_checked = True
 
     async def require(self, store: EventStore) -> None:
@@ -171,9 +173,9 @@ def describe_command(user: str | None, metadata: Mapping[str, str | None] | None
     checked: dict[str, str | None] = {}
     for key, value in (metadata or {}).items():
         if not (isinstance(key, str) and key and (value is None or isinstance(value, str))):
+            name = "an empty text" if key == "" else type(key).__name__
             raise ConfigError(
-                "metadata maps texts to texts, or to None to drop one, not "
-                f"{type(key).__name__} to {type(value).__name__}"
+                f"metadata maps texts to texts, or to None to drop one, not {name} to {type(value).__name__}"
             )
         checked[clean_text(key)] = clean_text(value) if value is not None else None
     return DescribeSession(user=user, metadata=checked) if user is not None or checked else None

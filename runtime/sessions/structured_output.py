@@ -224,7 +224,7 @@ def _taking(function: Callable[..., object]) -> Callable[[int], bool]:
     return takes
 
 
-def _named(validator: Callable[..., object]) -> str:
+def _validator_words(validator: Callable[..., object]) -> str:
     return f"the output validator {getattr(validator, '__name__', type(validator).__name__)}"
 
 
@@ -267,11 +267,11 @@ class OutputCheck:
             except BaseException as error:  # The border to user code.
                 if passes(error):
                     raise
-                raise AgentLoopError(f"{_named(call)} failed: {error_words(error)}") from error
+                raise AgentLoopError(f"{_validator_words(call)} failed: {error_words(error)}") from error
             if returned is not None and returned is not value:
                 raise AgentLoopError(
-                    f"{_named(call)} gave {type(returned).__name__}; it must return None or the answer, and raise "
-                    "ModelRetry to have the model asked again"
+                    f"{_validator_words(call)} gave {type(returned).__name__}; it must return None or the answer, and "
+                    "raise ModelRetry to have the model asked again"
                 )
         return None
 

@@ -93,6 +93,18 @@ async def test_a_failure_fails_again_the_same_way(tmp_path: Path, stream: bool) 
     assert (fields["kind"], fields["retryable"]) == ("unknown", False)
 
 
+class UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("cannot be said")
+
+
+async def test_a_failure_that_cannot_say_its_text_is_recorded_and_stays_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    with pytest.raises(UnsayableError):
+        await RecordingProvider(refold.ScriptedProvider([UnsayableError()]), path).complete(REQUEST)
+    assert lines_of(path)[-1]["error"]["message"] == "UnsayableError: (its text cannot be had: RuntimeError)"
+
+
 async def test_a_stream_that_broke_off_breaks_off_again_at_its_place(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     broken = refold.cut(refold.say("a long answer", usage=refold.Usage(input_tokens=4)), after=1)

@@ -62,6 +62,10 @@ def anthropic(**given: Any) -> object:
     return AnthropicProvider(**whole)
 
 
+def fallback(**given: Any) -> object:
+    return FallbackProvider(**{"alternatives": [refold.ScriptedProvider([])], **given})
+
+
 def pattern(*, redact: Any) -> Agent:
     return agent(redact=[redact])
 
@@ -73,7 +77,7 @@ def described(**given: Any) -> None:
 MADE: list[tuple[Callable[..., object], list[str]]] = [
     (openai, [*parameters_of(OpenAIProvider), *HttpOptions.__annotations__]),
     (anthropic, [*parameters_of(AnthropicProvider), *HttpOptions.__annotations__]),
-    (FallbackProvider, ["alternatives", "on", "breakers"]),
+    (fallback, parameters_of(FallbackProvider)),
     (HttpTimeouts, list(HttpTimeouts.__struct_fields__)),
     (HttpLimits, list(HttpLimits.__struct_fields__)),
     (agent, [name for name in parameters_of(Agent) if name not in ("name", "config", "output_type")]),
@@ -95,4 +99,31 @@ def test_no_error_quotes_an_option(make: Callable[..., object], name: str) -> No
             make(**{name: shape})
         except (RefoldError, TypeError, ValueError, AttributeError) as error:
             said = f"{error!s} {error!r}"
+        assert "required" not in said or "argument" not in said, said  # Else the option was not looked at.
         assert QUOTED not in said, (name, shape)
+
+
+def headed(name: str) -> object:
+    return openai(headers={name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: FieldPath("card..number"), "such as 'card.number', and one is empty"),
+        (lambda: FieldPath(5), "such as 'card.number', not 5"),  # type: ignore[arg-type]
+        (lambda: FieldPath({"card": QUOTED}), "not dict with card"),  # type: ignore[arg-type]
+        (lambda: agent(input_guardrails=[agent]), "not function agent; decorate it with @guardrail"),
+        (lambda: agent(output_validators=[Holder]), "not class Holder"),
+        (lambda: openai(timeouts=Holder()), "not Holder"),
+        (lambda: HttpLimits(events_max=0), "an integer of at least 1, not 0"),
+        (lambda: FallbackProvider([refold.ScriptedProvider([])], on=["down"]), "the kinds are auth, "),  # type: ignore[list-item]
+        (lambda: described(metadata={"": QUOTED}), "not an empty text to str"),
+        (lambda: described(metadata={"a": [QUOTED]}), "not str to list"),
+        (lambda: headed("a b"), "the name of a header is a text of letters, digits and"),
+    ],
+)
+def test_an_error_says_what_was_given_as_far_as_it_is_no_secret(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(refold.ConfigError) as raised:
+        make()
+    assert said in str(raised.value)

@@ -151,7 +151,7 @@ def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str]
     secrets: list[Secret] = []
     for name, value in checked_mapping(headers).items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise ConfigError("the name of a header has letters, digits and -, and one of these is no such name")
+            raise ConfigError("the name of a header is a text of letters, digits and !#$%&'*+.^_`|~-, and one is not")
         text = value.reveal() if isinstance(value, Secret) else value
         if not isinstance(text, str) or text != text.strip() or not all(" " <= letter <= "~" for letter in text):
             raise ConfigError(f"the value of the header {name} is not printable ASCII text")
