@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.kernel.supervision import Background
 from refold.bell.frames import Durable, Hello, News, Noted, Piece, Report
 from refold.bell.listener import Alarm, Listener
@@ -230,8 +230,8 @@ class JoinedMirror(msgspec.Struct, frozen=True):
 
     held: HeldLog
     mirror: Mirror
-    mirrors: dict[int, Mirror]
-    name: int
+    mirrors: dict[object, Mirror]
+    name: object
 
     def leave(self) -> None:
         """Be told nothing more."""
@@ -251,7 +251,8 @@ async def join_mirror(log: str | os.PathLike[str], clock: Clock) -> JoinedMirror
     require_no_text_log(log)
     path = absolute(log)
     held = await held_log(path)
-    mirrors, name = _mirrors.setdefault(held, {}), id(clock)
+    # Every connection has a clock of its own, and those of the machine tell the same.
+    mirrors, name = _mirrors.setdefault(held, {}), SystemClock if type(clock) is SystemClock else id(clock)
     try:
         position = 0 if name in mirrors else await held.store.end_position()
     except BaseException:
@@ -265,7 +266,7 @@ async def join_mirror(log: str | os.PathLike[str], clock: Clock) -> JoinedMirror
     return JoinedMirror(held, mirror, mirrors, name)
 
 
-_mirrors: WeakKeyDictionary[HeldLog, dict[int, Mirror]] = WeakKeyDictionary()
+_mirrors: WeakKeyDictionary[HeldLog, dict[object, Mirror]] = WeakKeyDictionary()
 
 
 @asynccontextmanager

@@ -2,7 +2,8 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 import refold
 from refold.actors import ManualClock
+from refold.bell.listener import Alarm
 from refold.events.core.ids import SessionId, StreamName
 from refold.events.session.state import SessionState
-from refold.remote import client, kept_log
+from refold.remote import client, kept_log, mirror
 from refold.remote.watching import outcome_within
 from refold.stores.event_store import EventStore
 from tests.runtime.remote.conftest import begun, runtime_of
@@ -87,3 +89,31 @@ async def test_who_waits_in_a_log_where_nothing_happens_reads_no_session_anew(
     assert len(folded) == 4
     for each in waiting:
         each.cancel()
+
+
+async def test_connections_that_wait_in_one_event_loop_share_the_looks_at_a_log_as_their_clocks_tell_the_same(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, joined = list[mirror.Mirror](), list[object]()
+
+    class Counted(mirror.Mirror):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            made.append(self)
+
+        @contextmanager
+        def news_of(self, session: SessionId) -> Generator[Alarm]:
+            joined.append(session)
+            with super().news_of(session) as news:
+                yield news
+
+    async with runtime_of(log, refold.use("pay", {"amount": 3})) as runtime:
+        handle = await (await runtime.session("s")).submit("pay 3", key="k")
+        runs = [await refold.connect(log).session("s").run(key="k") for _ in range(5)]
+        monkeypatch.setattr(mirror, "Mirror", Counted)
+        waiting = [asyncio.create_task(run.result()) for run in runs]
+        while len(joined) < 5:  # noqa: ASYNC110 - what happens in threads sets no event
+            await asyncio.sleep(0)
+        await handle.cancel()
+        assert [(await each).outcome for each in waiting] == [refold.Cancelled()] * 5
+    assert len(made) == 1
