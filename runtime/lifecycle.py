@@ -245,6 +245,8 @@ class Lifecycle:
                 self.guest = None
                 context.journal.lose()
             elif not self._closes_for(error, "taken over"):
+                if RUNTIME_STREAM in context.system.live():  # The runtime closes, and records its end as an owner does.
+                    self.guest = None
                 raise
         if context.journal.lost:  # Meanwhile.
             self._log_lost()

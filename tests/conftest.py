@@ -74,6 +74,12 @@ FEW_EXAMPLES = 10
 """What a property case marked `in_full` draws, unless `-m` asks for it in full, as `.ci/run` does."""
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Have one process more than cores in the everyday run, which waits for other processes much of its time."""
+    more: bool = config.option.markexpr == "not slow"
+    return (os.cpu_count() or 1) + more
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest first, so that no worker is left with one of them when the others have nothing more to do."""
     items.sort(key=seconds_of, reverse=True)

@@ -27,10 +27,13 @@ from refold import (
     say,
     use,
 )
+from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed, RuntimeStarted
 from refold.events.model.messages import ModelResponse, TextDelta
 from refold.events.session.events import ModelResponded, RunCompleted, RunResumed
 from refold.publishing.notifications import Streamed
 from refold.remote.rows import InboxSend
+from refold.running_agents import RunningAgents
+from refold.stores import SQLiteStore
 from tests.runtime.remote.conftest import begun, runtime_of
 
 
@@ -349,6 +352,26 @@ class Thinking(Middleware):
         text = content[0].text
         self.begun.put_nowait(text)
         await self.go_on[text].wait()
+
+
+async def test_a_runtime_that_closes_while_it_takes_over_records_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, begun = tmp_path / "events.db", asyncio.Event()
+
+    async def never_attached(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with shared(log, [say("hi")], []) as (owner, guest):
+        await (await owner.session("s")).send("hello")
+        monkeypatch.setattr(RunningAgents, "attach", never_attached)
+        await owner.close()
+        await begun.wait()
+        await guest.close()
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        last = RUNTIME_CODEC.decode_all(await store.read_stream(RUNTIME_STREAM))[-2:]
+    assert [type(event) for event in last] == [RuntimeStarted, RuntimeClosed]
 
 
 async def test_inputs_of_a_guest_keep_their_order_and_hold_up_no_cancellation(tmp_path: Path) -> None:
