@@ -60,7 +60,7 @@ BUSY_TRIES: Final = 300
 waits for many commits of the others."""
 
 CANCELLED_S: Final = 5.0
-"""For so long a caller who is cancelled waits for his turn to note what was done, which else is found out again."""
+"""For so long a cancelled caller waits for its turn to note what was done, which else is found out again."""
 
 _TABLE: Final = """\
 CREATE TABLE commands (
@@ -128,7 +128,7 @@ _examined: dict[Path, tuple[int, int]] = {}
 
 
 class _Queued:
-    """Something to be written, and who waits for that; it is withdrawn, or it is begun."""
+    """Something to be written, and the future of its caller; it is withdrawn, or it is begun."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], Any], failed: str, future: asyncio.Future[Any]) -> None:
         self.work = work
