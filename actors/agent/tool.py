@@ -363,6 +363,7 @@ class ToolActor(Actor):
             raise
         finally:
             calling.over = True
+            running.context.end()
 
     async def _tell_broken(self, running: _Running, text: str, kind: ErrorKind, error: Exception) -> None:
         """Tell that a call could not be carried out, and what is to become of its run."""
@@ -412,11 +413,13 @@ class ToolActor(Actor):
         )
         self._tell_end(running, EffectEnded(key=running.message.key, command=command, payloads={**payloads, **more}))
 
-    def _end_body(self, running: _Running) -> None:
-        """Have a body end that has asked; one that runs in a thread ends by itself."""
+    def _end_body(self, running: _Running) -> bool:
+        """Have a body end that has asked; False = it runs in a thread, and ends by itself."""
         task = running.task
-        if task is not None and asyncio._get_running_loop() is self.system.loop:  # None in a thread without one.
-            task.cancel()
+        if task is None or asyncio._get_running_loop() is not self.system.loop:  # None in a thread without one.
+            return False
+        task.cancel()
+        return True
 
     def _tell_asks(self, running: _Running, question: RecordQuestion) -> None:
         self._tell_end(running, EffectEnded(key=running.message.key, command=question))

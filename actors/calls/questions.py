@@ -82,26 +82,42 @@ class DeferredResult(msgspec.Struct, frozen=True):
 class AwaitedAnswer(Generic[T]):
     """An answer that may be there: `await` it on the loop; `get()` it in a tool that is a plain function."""
 
-    def __init__(self, answered: Callable[[], T], suspend: Callable[[], bool]) -> None:
+    def __init__(
+        self, answered: Callable[[], T], suspend: Callable[[], bool], until_over: Callable[[], "asyncio.Future[None]"]
+    ) -> None:
         self._answered = answered
         self._suspend = suspend
+        self._until_over = until_over
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._suspend():
             return self._answered()
-        # The task has been cancelled, and so has what it waits for; a body that goes on all alone does not come here.
-        never: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        return (yield from never.__await__())
+        # The body's task has been cancelled on its loop, and so has what it waits for; another task of it waits here.
+        yield from self._until_over().__await__()
+        raise _no_answer_yet()
 
     def get(self) -> T:
         """Return the answer, or end the body until it is there; in the thread of a plain tool.
 
         Raises:
             NoAnswer: there will be none.
+            ConfigError: the body has ended, and this is what it has left behind.
         """
         if self._suspend():
-            raise asyncio.CancelledError("the call waits for an answer")
+            raise _no_answer_yet()
         return self._answered()
+
+
+def _no_answer_yet() -> asyncio.CancelledError:
+    return asyncio.CancelledError("the call waits for an answer")
+
+
+def call_is_over(call: ToolCallId) -> ConfigError:
+    """Return the error of what goes on with the context of a call whose body has ended."""
+    return ConfigError(
+        f"the call {call} is over, and its context cannot be used any more; a tool awaits what uses its context, or "
+        "gives it what it needs, such as the session's id"
+    )
 
 
 class Questions:
@@ -115,14 +131,32 @@ class Questions:
         *,
         describe: Callable[[object], AnswerType],
         now_us: Callable[[], int],
-        end_body: Callable[[], None],
+        end_body: Callable[[], bool],
     ) -> None:
-        """Take what came of the call's first questions; `end_body` has the body end, from any thread."""
+        """Take what came of the call's first questions.
+
+        Args:
+            end_body: has the body end, and returns whether its task is cancelled for that; False = this is a thread,
+                whose body ends by what is raised there.
+        """
         self._call, self._attempt, self._answers = call, attempt, answers
         self._describe, self._now_us, self._end_body = describe, now_us, end_body
         self._asked = 0
         self.open: RecordQuestion | None = None
         """What the body has asked that has no answer yet."""
+        self._over = False
+        self._is_cancelled = False
+        """Whether the body's task was cancelled for what is open."""
+        self._waiting: list[asyncio.Future[None]] = []
+        """Tasks of the body that wait until it has ended."""
+
+    def end(self) -> None:
+        """Take note that the body has ended: what it has left behind gets no answer, and is told so."""
+        self._over = True
+        for each in self._waiting:
+            if not each.done():
+                each.set_exception(call_is_over(self._call))
+        self._waiting.clear()
 
     def ask(self, question: str, type_of: object, expires_s: float | None) -> AwaitedAnswer[Any]:
         """Return the answer to the next question, which may not be there."""
@@ -133,12 +167,23 @@ class Questions:
         def suspend() -> bool:
             if number <= len(self._answers):
                 return False
+            if self._over:
+                raise call_is_over(self._call)
             if self.open is None:
                 self.open = self._command(number, question, wanted.schema, expires_at)
-                self._end_body()
+                self._is_cancelled = self._end_body()
             return True
 
-        return AwaitedAnswer(lambda: self._read(number, wanted), suspend)
+        return AwaitedAnswer(lambda: self._read(number, wanted), suspend, self._until_over)
+
+    def _until_over(self) -> "asyncio.Future[None]":
+        """Return what is cancelled with the body's task, or fails where another task waits for it."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._is_cancelled:
+            self._waiting.append(over)
+        else:
+            over.cancel()  # A loop in the thread of a plain tool.
+        return over
 
     def deferred(self, result: DeferredResult) -> RecordQuestion:
         schema = self._describe(result.type).schema if result.type is not None else {}

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from refold.actors.calls.context import SessionContext
-from refold.actors.calls.questions import AwaitedAnswer, Questions
+from refold.actors.calls.questions import AwaitedAnswer, Questions, call_is_over
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import AskCycle
 from refold.actors.kernel.ref import System
@@ -189,15 +189,32 @@ class ToolContext(Generic[D]):
         """What the tool gave, where middleware changed its result, and its payloads."""
         self.hidden = False
         """Whether middleware changed its result, and what the tool gave is not kept."""
+        self.left_behind = False
+        """Whether the body goes on in a thread for which nothing waits; its reports are nobody's, and no error."""
+        self._over = False
         self._cancel = cancel
         self._report = report
+
+    def end(self) -> None:
+        """Take note that the body has ended: what it has left behind can use this no more."""
+        self._over = True
+        if self._questions is not None:
+            self._questions.end()
+
+    def _require_under_way(self) -> None:
+        if self._over and not self.left_behind:
+            raise call_is_over(self.call)
 
     @property
     def cancel(self) -> CancellationToken:
         """Cancelled when the run is; await it or look at it to end in order.
 
         A tool that has looked at it gets part of the grace period to return before its task is cancelled.
+
+        Raises:
+            ConfigError: the call's body has ended; this is so of all methods.
         """
+        self._require_under_way()
         self.watches_cancel = True
         return self._cancel
 
@@ -206,6 +223,7 @@ class ToolContext(Generic[D]):
 
         From any thread. Reports are published, not logged.
         """
+        self._require_under_way()
         self._report(report)
 
     @overload
@@ -232,11 +250,12 @@ class ToolContext(Generic[D]):
             expires_s: after so many seconds without an answer it raises; None = it waits for ever.
 
         Raises:
-            ConfigError: the type has no JSON Schema; or this is no call of a session.
+            ConfigError: the type has no JSON Schema; or this is no call of a session, or one that has ended.
             NoAnswer: of the answer: there is none.
         """
         if self._questions is None:
             raise ConfigError("a tool can ask in a call of a session only")
+        self._require_under_way()
         return self._questions.ask(question, type, expires_s)
 
     def finish(self, text: str) -> str:
@@ -248,6 +267,7 @@ class ToolContext(Generic[D]):
         Raises:
             ToolError: `text` is no text.
         """
+        self._require_under_way()
         if not isinstance(text, str):
             raise ToolError(f"finish takes the run's answer as text, not {type(text).__name__}")
         self.finished = text

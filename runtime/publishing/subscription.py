@@ -38,6 +38,10 @@ Admit = Callable[[Published | None], Awaitable[None]]
 """Given an item that comes next, raises where its reader may not have it; None = something that was missed."""
 
 
+BeginWait = Callable[[], Callable[[], None]]
+"""Takes note that a reader waits, and returns what ends that; raises AskCycle where it would wait for itself."""
+
+
 class Publisher(Protocol):
     """Who puts items into subscriptions."""
 
@@ -64,6 +68,8 @@ class FollowableSession(msgspec.Struct, frozen=True):
     read: ReadEvents
     admit: Admit | None = None
     """None = its readers may have all."""
+    begin_wait: BeginWait | None = None
+    """See `Subscription.begin_wait`, for readers that end with a run; None = nothing is noted."""
 
     def subscribe(
         self,
@@ -147,6 +153,8 @@ class Subscription:
         """The session that it follows; None = all."""
         self.wants: Callable[[Streamed | Progressed], bool] | None = None
         """What passes by and is of no interest is not counted as missed; None = everything is of interest."""
+        self.begin_wait: BeginWait | None = None
+        """Called when nothing is there and the reader begins to wait; None = nothing is noted."""
         self.told = 0
         """See `ToldReader`."""
         self._closed = True
@@ -349,12 +357,20 @@ class Subscription:
                 elif self._ended or enough():
                     return None
                 else:
-                    self._reader = asyncio.get_running_loop().create_future()
-                    await self._reader
+                    await self._wait()
             return None
         finally:
             self._busy = False
             self._reader = None
+
+    async def _wait(self) -> None:
+        over = self.begin_wait() if self.begin_wait is not None else None
+        try:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        finally:
+            if over is not None:
+                over()
 
     def _has_room(self) -> bool:
         return len(self._items) + self._reserved + (1 if self._missed else 0) < self._capacity

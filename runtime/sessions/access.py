@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 import msgspec
@@ -312,8 +313,9 @@ class SessionAccess:
 
     def followed(self) -> FollowableSession:
         """Return what readers of the session follow."""
-        admit = self.named.admission(lambda: self.context.store)
-        return FollowableSession(self.session, self.context.event_bus, self.recorded_after, admit)
+        admit, waits = self.named.admission(lambda: self.context.store), self.context.tool_waits
+        begin_wait = partial(waits.begin, self.context.system, self.session)
+        return FollowableSession(self.session, self.context.event_bus, self.recorded_after, admit, begin_wait)
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
         """Return when a command is accepted and durable.

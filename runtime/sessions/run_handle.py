@@ -196,6 +196,7 @@ class RunReader:
         if begun is not None:
             begun.go_back(input_of(run) - 1)
         self._subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run
+        self._subscription.begin_wait = followed.begin_wait
 
     @property
     def ended(self) -> EndedRun | None:
@@ -230,6 +231,7 @@ class RunReader:
             PersistenceError: the log cannot be read; ask again.
             CommandRejected: the session turned out to be another user's.
             ActorStopped: the runtime closed before this reader had seen all events; the log has them.
+            AskCycle: a tool has read all that there is, and the session waits for that tool.
         """
         while not self._over:
             item = await anext(self._subscription)

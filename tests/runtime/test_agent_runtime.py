@@ -135,7 +135,7 @@ async def test_events_carry_causes_that_lead_back_to_the_input() -> None:
     assert {item.correlation for item in chain} == {"session/s@3"}
 
 
-@pytest.mark.parametrize("way", ["send", "result"])
+@pytest.mark.parametrize("way", ["send", "result", "stream"])
 async def test_tools_of_several_sessions_that_wait_for_each_other_are_told_before_they_do(way: str) -> None:
     refused: list[str] = []
 
@@ -143,8 +143,13 @@ async def test_tools_of_several_sessions_that_wait_for_each_other_are_told_befor
     async def ask_next(context: refold.ToolContext[None]) -> str:
         following = await runtime.session({"s": "b", "b": "c", "c": "s"}[context.session])
         try:
-            sent = following.send("and?") if way == "send" else (await following.submit("and?")).result()
-            return (await sent).text
+            if way == "send":
+                return (await following.send("and?")).text
+            run = await following.submit("and?")
+            if way == "stream":
+                async for _ in run.stream():
+                    pass
+            return (await run.result()).text
         except refold.AskCycle as error:
             refused.append(str(error))
             raise
@@ -164,6 +169,10 @@ async def test_a_tool_may_submit_to_its_own_session_and_cannot_wait_for_what_it_
         run = await (await runtime.session(context.session)).submit("and then?", key="then")
         with pytest.raises(refold.AskCycle, match="session/s -> its tool -> session/s"):
             await run.result()
+        reader = run.stream()
+        assert isinstance(await anext(reader), refold.RecordedEvent)  # What is there is no wait.
+        with pytest.raises(refold.AskCycle, match="session/s -> its tool -> session/s"):
+            await anext(reader)
         return run.run
 
     async with talking(refold.use("go_on"), refold.say("done"), refold.say("then"), tools=[go_on]) as (

@@ -298,6 +298,8 @@ def test_a_plain_tool_may_submit_to_its_own_session_and_cannot_wait_for_that_run
         submitted.append(runtime.session(context.session).submit("and then?"))
         with pytest.raises(refold.AskCycle, match="session/a -> its tool -> session/a"):
             submitted[0].result()
+        with pytest.raises(refold.AskCycle, match="session/a -> its tool -> session/a"):
+            list(submitted[0].stream())
         return "submitted"
 
     with runtime_of(refold.use("go_on"), refold.say("done"), refold.say("then"), tools=[go_on]) as runtime:
