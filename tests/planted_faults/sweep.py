@@ -18,7 +18,6 @@ import msgspec
 
 import refold
 from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, ToolContext, tool
-from refold.actors import SystemClock
 from refold.resilience import CircuitBreaker
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
@@ -28,6 +27,7 @@ from refold.scenarios.simulator import Simulator
 from tests.planted_faults.aims import AIMS, aimed_scenario
 from tests.planted_faults.faults import WorldName
 from tests.selfcheck.storage.rehearsal import rehearse_storage
+from tests.selfcheck.storage.tasks import error_tasks, power_tasks
 
 IMAGES: Final = 200
 """Of power cuts, about, in one rehearsal of storage."""
@@ -244,12 +244,10 @@ def _simulate(seed: int, named: WorldName) -> tuple[tuple[str, ...], str]:
 
 
 def _rehearse_storage(seed: int, world: World) -> tuple[tuple[str, ...], str]:
-    images, errors = (IMAGES, 0) if world.storage == "power" else (0, DISK_ERRORS)
-    report = rehearse_storage(
-        images=images, errors=errors, kills=0, seed=seed, jobs=1, clock=SystemClock(), progress=lambda _line: None
-    )
-    violated = tuple(sorted({judged.promise for judged in report.judgements if judged.verdict == "violated"}))
-    return violated, str(report.problems[0]) if report.problems else ""
+    tasks = power_tasks(IMAGES, seed) if world.storage == "power" else error_tasks(DISK_ERRORS, seed)
+    found = rehearse_storage([*tasks])
+    violated = {judged.promise for judged in found.judgements() if judged.verdict == "violated"}
+    return tuple(sorted(violated)), next(iter(found.all_problems()), "")
 
 
 def main(arguments: list[str]) -> None:

@@ -1,8 +1,8 @@
 """Runs the rehearsal of storage. Its code is in `rehearsal`: a spawned process does not import a `__main__` module."""
 
-import typer
+import sys
 
-from tests.selfcheck.storage.rehearsal import command
+from tests.selfcheck.storage.rehearsal import main
 
 if __name__ == "__main__":
-    typer.run(command)
+    sys.exit(main(sys.argv[1:], sys.stdout))

@@ -4,7 +4,6 @@ Everything follows from the seed, so that a worker process can do its part alone
 """
 
 import asyncio
-import os
 import shutil
 import zlib
 from pathlib import Path
@@ -35,8 +34,6 @@ class PowerLossResult(Tally, kw_only=True):
     """How many of them it could not use as it should."""
     recovering: LossTally = msgspec.field(default_factory=LossTally)
     """Of cuts while it recovered from a cut, or wrote on."""
-    cpu_s: float = 0.0
-    """Seconds of a processor, which on a busy machine say more than those of the clock."""
 
     @property
     def images(self) -> int:
@@ -66,7 +63,7 @@ def rehearse_power_loss(
     Raises:
         ShimUnavailable: see `SQLiteShim.of_process`.
     """
-    result, began = PowerLossResult(runs=int(only is None)), os.times()
+    result = PowerLossResult(runs=int(only is None))
     world = "lying" if not syncs else "power" if durability == "full" else durability
     with fast_folder() as folder, asyncio.Runner() as runner:
         (folder / "run").mkdir()
@@ -77,8 +74,6 @@ def rehearse_power_loss(
             if world == "power" and _is_drawn(cut, seed, reopen_one_in):
                 runner.run(_reopen(cut, run, folder, seed, result))
         result.first = losses.tally
-    ended = os.times()
-    result.cpu_s = ended.user - began.user + ended.system - began.system
     return result
 
 

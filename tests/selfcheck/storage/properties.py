@@ -10,7 +10,6 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from tests.selfcheck.storage.disk_errors import ErrorTally
-from tests.selfcheck.storage.killed_writers import KillTally
 from tests.selfcheck.storage.power_loss import LossTally
 from tests.selfcheck.storage.power_loss_images import PowerLossResult
 from tests.selfcheck.storage.tally import Tally
@@ -29,8 +28,6 @@ PROMISES: Final[Mapping[str, str]] = {
     "error-goes-on": "after an error that came once the store works again by itself",
     "error-clean": "on a sound disk the log is whole afterwards",
     "error-forgotten": "what is acknowledged after syncs have failed is in the log after a power cut, too",
-    "kill-kept": "after kill -9 everything acknowledged is in the log",
-    "kill-clean": "after kill -9 the log is sound, and the next process goes on with it",
     "sees-loss": "the rehearsal sees that durability='normal' loses acknowledged appends",
     "sees-damage": "the rehearsal sees that a disk which only says that it synced damages a log",
 }
@@ -58,17 +55,21 @@ class StorageFindings(Tally, kw_only=True):
     errors: ErrorTally = msgspec.field(default_factory=ErrorTally)
     forgotten: LossTally = msgspec.field(default_factory=LossTally)
     """Of power cuts after syncs that failed."""
-    kills: KillTally = msgspec.field(default_factory=KillTally)
 
     @property
     def images(self) -> int:
         """How many images were made and opened."""
         return self.power.images + self.normal.images + self.lying.images
 
+    @property
+    def cuts(self) -> int:
+        """How many moments and damages were judged; some leave an image that was looked at already."""
+        return sum(part.first.cuts + part.recovering.cuts for part in (self.power, self.normal, self.lying))
+
     def judgements(self) -> list[Judgement]:
         """Return what is said of each promise."""
         power, again, normal = self.power.first, self.power.recovering, self.normal.first
-        errors, forgotten, kills = self.errors, self.forgotten, self.kills
+        errors, forgotten = self.errors, self.forgotten
         counts = {
             "power-kept": (power.cuts, power.lost),
             "power-whole": (power.images, power.damaged + power.unasked),
@@ -81,8 +82,6 @@ class StorageFindings(Tally, kw_only=True):
             "error-goes-on": (errors.met_once, errors.broken["goes-on"]),
             "error-clean": (errors.met, errors.broken["clean"]),
             "error-forgotten": (forgotten.cuts, forgotten.lost + forgotten.damaged + forgotten.unasked),
-            "kill-kept": (kills.acknowledged, kills.lost),
-            "kill-clean": (kills.kills, kills.broken["clean"]),
             # One moment alone need not show it.
             "sees-loss": (normal.cuts if self.normal.runs else 0, int(not normal.lost)),
             "sees-damage": (self.lying.first.images if self.lying.runs else 0, int(not self.lying.first.damaged)),
@@ -100,7 +99,6 @@ class StorageFindings(Tally, kw_only=True):
             *(normal.problems if normal.damaged or normal.unasked else ()),
             *self.errors.problems,
             *self.forgotten.problems,
-            *self.kills.problems,
         ]
 
 

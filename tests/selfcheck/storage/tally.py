@@ -2,8 +2,7 @@
 
 A problem ends with a command whose words name one piece of the rehearsal. `power 86 44` is the cut after operation 44
 of the run of seed 86, `normal` and `lying` the same with the other durability and the other disk; `errors 3 120` is
-fault 120 of a failing disk with seed 3; `syncs 3 12` is place 12 at which syncs fail; `kills 7 25` are 25 processes
-that are killed: only they may not meet the same again, which the system's scheduler decides.
+fault 120 of a failing disk with seed 3; `syncs 3 12` is place 12 at which syncs fail.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """The rehearsal of storage in pieces that worker processes do, each from its seed alone.
 
 Which pieces there are follows from how much is wanted, and not from how fast they go, so that the same arguments give
-the same findings, but for what the kills of real processes meet.
+the same findings.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 import msgspec
 
 from refold.events.core.errors import ConfigError
+from refold.scenarios.sweep import quiet
 from refold.stores.sqlite.file import Durability
 from tests.selfcheck.storage.disk_errors import DiskErrorRun, ErrorTally, disk_errors, empty
-from tests.selfcheck.storage.killed_writers import KILLS_PER_LOG, STORE_WRITER, kill_writers
 from tests.selfcheck.storage.lost_fsync import SYNCS, TIMES, rehearse_lost_syncs
 from tests.selfcheck.storage.power_loss import fast_folder
 from tests.selfcheck.storage.power_loss_images import REOPEN_ONE_IN, PowerLossResult, rehearse_power_loss
@@ -99,21 +99,7 @@ class LoseSyncs(msgspec.Struct, frozen=True, kw_only=True):
         into.forgotten.add(rehearse_lost_syncs(self.seed, self.number, share=LOST_SYNCS_SHARE))
 
 
-class KillWriters(msgspec.Struct, frozen=True, kw_only=True):
-    """Kill some writers of one log."""
-
-    seed: int
-    kills: int
-
-    def run(self, into: StorageFindings) -> None:
-        """Do it, and put what was found where it belongs."""
-        with fast_folder() as folder:
-            found = kill_writers(folder, seed=self.seed, kills=self.kills, writer=STORE_WRITER)
-        found.problems = [problem + again("kills", self.seed, self.kills) for problem in found.problems]
-        into.kills.add(found)
-
-
-Task: TypeAlias = CutPower | FailDisk | LoseSyncs | KillWriters
+Task: TypeAlias = CutPower | FailDisk | LoseSyncs
 
 
 def power_tasks(images: int, seed: int) -> Iterator[Task]:
@@ -139,12 +125,6 @@ def error_tasks(errors: int, seed: int) -> Iterator[Task]:
         yield LoseSyncs(seed=seed + of_seed, number=(8 * len(TIMES) + 5 * place) % (len(TIMES) * SYNCS))
 
 
-def kill_tasks(kills: int, seed: int) -> Iterator[Task]:
-    """Yield what kills so many writers."""
-    for first in range(0, kills, KILLS_PER_LOG):
-        yield KillWriters(seed=seed + first, kills=min(KILLS_PER_LOG, kills - first))
-
-
 def task_again(words: str) -> Task:
     """Return the piece that words name, as `tally` says.
 
@@ -159,8 +139,6 @@ def task_again(words: str) -> Task:
             return FailDisk(seed=int(seed), first=int(number), count=1)
         case ["syncs", seed, number] if seed.isdecimal() and number.isdecimal():
             return LoseSyncs(seed=int(seed), number=int(number))
-        case ["kills", seed, kills] if seed.isdecimal() and kills.isdecimal():
-            return KillWriters(seed=int(seed), kills=int(kills))
         case _:
             raise ConfigError(
                 f"{words!r} names no piece of the rehearsal; take the words from a problem, as 'power 86 44'"
@@ -168,7 +146,8 @@ def task_again(words: str) -> Task:
 
 
 def run_task(task: Task) -> StorageFindings:
-    """Do a task in this process and return what it found."""
+    """Do a task in this process and return what it found; what the stores warn of is what is rehearsed."""
     found = StorageFindings()
-    task.run(found)
+    with quiet():
+        task.run(found)
     return found

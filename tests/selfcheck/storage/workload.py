@@ -1,4 +1,4 @@
-"""Work of a real store, drawn from a seed: what is rehearsed while power fails, disks fail, and processes are killed.
+"""Work of a real store, drawn from a seed: what is rehearsed while power fails and disks fail.
 
 Several streams; appends of several batches at once, as the journal makes them of what waits; payloads, some larger than
 a page; snapshots; reads in between; openings anew. Checkpoints come far more often than in production, so that few
