@@ -17,8 +17,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
+import msgspec
+
 from refold.actors.kernel.clock import Clock, SystemClock
-from tests.selfcheck.exhaustive.counterexample import as_lines, as_program
+from refold.scenarios.as_code import expression
 from tests.selfcheck.exhaustive.exploration import Exploration, explore
 from tests.selfcheck.exhaustive.rules import RULES, Rule
 from tests.selfcheck.exhaustive.scope import EVERYDAY, FULL, Scope
@@ -65,10 +67,10 @@ def _print_verdicts(found: Sequence[Exploration], out: TextIO) -> None:
 
 def _print_counterexamples(scope: Scope, result: Exploration, out: TextIO) -> None:
     for rule, example in result.counterexamples.items():
-        out.write(f"\n{rule} is violated in scope {scope.name!r}: {example.message}\n\n")
-        out.write(as_program(example.commands, scope))
-        if example.log:
-            out.write(f"\nThe log:\n\n{as_lines(example.log)}\n")
+        out.write(f"\n{rule} is violated in scope {scope.name!r}: {example.message}\nafter\n")
+        out.writelines(f"  {expression(command)}\n" for command in example.commands)
+        for version, event in enumerate(example.log, 1):
+            out.write(f"{version:>4}  {expression(msgspec.structs.replace(event, at=0))}\n")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ from typing import get_args
 
 import msgspec
 
-from refold.events.core.content import TextBlock
-from refold.events.session.commands import SendInput, SessionCommand
+from refold.events.session.commands import SessionCommand
 from tests.selfcheck.exhaustive.enabled_commands import (
     FOREIGN_CALL,
     FOREIGN_RUN,
@@ -18,8 +17,6 @@ from tests.selfcheck.exhaustive.scope import Scope
 from tests.selfcheck.exhaustive.test_canonical_state import life_after
 from tests.selfcheck.exhaustive.trial import Life, Trials
 
-HELLO = (TextBlock(text="Hello"),)
-BLANK = (TextBlock(text=" "),)
 SCOPE = Scope(
     name="one of each",
     keyed=("send", "cancel", "decide", "clear"),
@@ -62,12 +59,6 @@ def test_every_kind_of_command_is_among_the_moves() -> None:
     assert kinds == set(get_args(SessionCommand))
 
 
-def test_no_command_is_tried_twice_after_one_life() -> None:
-    for _, found in lives(5):
-        commands = [msgspec.json.encode(move.command) + type(move.command).__name__.encode() for move in found]
-        assert len(set(commands)) == len(commands)
-
-
 def test_what_is_foreign_is_marked_and_nothing_else_is() -> None:
     for _, found in lives(5):
         for move in found:
@@ -76,10 +67,3 @@ def test_what_is_foreign_is_marked_and_nothing_else_is() -> None:
                 name.encode() in text for name in (FOREIGN_RUN, FOREIGN_CALL, f":{FOREIGN_VERSION}", "bob")
             )
             assert move.foreign == names_foreign
-
-
-def test_an_input_beyond_the_scope_is_not_sent() -> None:
-    moves, trials = EnabledCommands(Scope(name="one", inputs=1)), Trials(Scope(name="one", inputs=1))
-    life = life_after(trials, (*moves.prelude, SendInput(content=HELLO)))
-    sent = [move.command for move in moves.after(life.decoded_observed()) if type(move.command) is SendInput]
-    assert [command.content for command in sent] == [BLANK]

@@ -77,13 +77,16 @@ def test_every_rule_holds_in_the_everyday_scopes_is_exercised_and_what_they_deci
     assert as_table(decisions) in DOCUMENT.read_text(encoding="utf-8")
 
 
-def test_a_violation_is_an_exit_code_and_is_shown_as_a_program_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violation_is_an_exit_code_and_is_shown_with_the_fewest_commands_to_it_and_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(session_decisions, "CANCELLED_TEXT", "Gone")
     code, text = printed("--stop-at-first")
     assert code == 1
     assert re.search(r"^KINDS +violated ", text, re.MULTILINE)
     assert "KINDS is violated in scope 'calls': call_6_0 is answered as cancelled ('Gone')" in text
-    assert "    CancelRun(),\n):\n" in text
+    told = re.findall(r"^  (\w+)\(", text, re.MULTILINE)
+    assert told == ["OpenSession", "Configure", "SendInput", "RecordModelResponse", "CancelRun"]
     assert text.splitlines()[-1].startswith('  10  RunCancelled(run="run_3", totals=')
 
 
@@ -95,6 +98,13 @@ def test_one_scope_can_be_named() -> None:
     verdicts = dict(re.findall(r"^(\w+) +(hold|violated|not exercised) ", text, re.MULTILINE))
     assert verdicts.keys() == RULES.keys()
     assert (verdicts["OUTCOME"], verdicts["INV5"]) == ("hold", "not exercised")
+
+
+def test_files_that_the_document_names_exist() -> None:
+    page = DOCUMENT.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(\.\./([^)]+)\)", page)
+    drawn = re.findall(r"\b(?:events|stores|actors|runtime|scenarios)/[\w/]+(?:\.py|\.sql)?", page)
+    assert [name for name in (*links, *drawn) if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("argument", ["--everything", "--scope=nowhere"])
