@@ -245,7 +245,7 @@ async def test_on_failure_is_called_on_the_failed_instance_and_its_own_error_is_
     assert [failure.during for failure in failures] == ["failure", "message"]
 
 
-async def test_a_failing_start_is_reported_to_whoever_starts(failures: list[ActorFailure]) -> None:
+async def test_a_failing_start_is_raised_for_its_caller(failures: list[ActorFailure]) -> None:
     class Unstartable(Actor):
         async def on_start(self) -> None:
             self.spawn(asyncio.Event().wait())
