@@ -21,13 +21,13 @@ from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import evolve_all
-from refold.events.core.records import EncodedBatch, Snapshot, StoredEvent
+from refold.events.core.records import EncodedBatch, Snapshot, StoredEvent, batch_of
 from refold.events.core.state_codec import SEALED_ITEMS, SealedList
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState
 from refold.inspection.kinds import KINDS
 from refold.inspection.log_reading import kind_of
-from refold.stores import InMemoryStore, SQLiteStore
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from refold.stores.append_rules import BYTES_MAX
 from refold.stores.folding import (
     BYTES_PER_STEP,
@@ -67,24 +67,15 @@ class OneSnapshot(InMemoryStore):
 async def copy(stored: Sequence[StoredEvent]) -> OneSnapshot:
     """Return a log with the same events, whole batches in their order."""
     store = OneSnapshot()
+    await append_again(store, stored)
+    return store
+
+
+async def append_again(store: EventStore, stored: Sequence[StoredEvent]) -> None:
     for _, events in groupby(stored, key=lambda item: (item.stream, item.batch)):
         batch = list(events)
-        first = batch[0]
-        [appended] = await store.append(
-            [
-                EncodedBatch(
-                    stream=first.stream,
-                    expected_version=first.version - 1,
-                    at=first.at,
-                    events=tuple(item.data for item in batch),
-                    pending=first.pending or (),
-                    correlation=first.correlation,
-                    causation=first.causation,
-                )
-            ]
-        )
-        assert appended.chain == first.chain
-    return store
+        [appended] = await store.append([batch_of(batch)])
+        assert appended.chain == batch[0].chain
 
 
 def of_kind(stream: str) -> Fold[Any, Any]:
@@ -253,11 +244,8 @@ async def test_a_snapshot_of_events_that_the_log_lost_is_ignored_also_when_other
     fold, whole = await from_snapshot(backup)
     assert (fold.snapshot_bytes, facts(fold)) == (0, facts(whole))
     later = [msgspec.structs.replace(item, at=item.at + 1) for item in stored[starts[-1] - 1 :]]
-    for first in [item for item in later if item.version == item.batch]:
-        events = tuple(item.data for item in later if item.batch == first.batch)
-        await backup.append(
-            [EncodedBatch(stream=head.stream, expected_version=first.version - 1, at=first.at, events=events)]
-        )
+    for _, events in groupby(later, key=lambda item: item.batch):
+        await backup.append([batch_of(list(events))])
     fold, whole = await from_snapshot(backup)
     assert (fold.snapshot_bytes, facts(fold)) == (0, facts(whole))
 
@@ -270,19 +258,7 @@ async def test_a_damaged_row_of_a_file_is_ignored(tmp_path: Path) -> None:
     snapshot = await made.snapshot()
     assert snapshot is not None
     async with await SQLiteStore.open(log) as store:
-        stored = await source.read_stream(head.stream)
-        for first in [item for item in stored if item.version == item.batch]:
-            events = tuple(item.data for item in stored if item.batch == first.batch)
-            batch = EncodedBatch(
-                stream=first.stream,
-                expected_version=first.version - 1,
-                at=first.at,
-                events=events,
-                pending=first.pending or (),
-                correlation=first.correlation,
-                causation=first.causation,
-            )
-            await store.append([batch])
+        await append_again(store, await source.read_stream(head.stream))
         await store.save_snapshot(snapshot)
     for change, used in (("version = version", True), ("state = zeroblob(length(state))", False)):
         with closing(sqlite3.connect(log)) as connection, connection:

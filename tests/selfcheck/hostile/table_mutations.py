@@ -9,9 +9,10 @@ import contextlib
 import random
 import sqlite3
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
 
-from refold.events.core.records import EncodedBatch, first_chain, next_chain
+from refold.events.core.records import batch_of, first_chain, next_chain
 from refold.stores.sqlite import read as sqlite_read
 from tests.selfcheck.hostile.event_mutations import EVENT_MUTATIONS
 
@@ -75,23 +76,10 @@ def _rechain(connection: sqlite3.Connection) -> None:
 def _rechain_stream(connection: sqlite3.Connection, stream: int, name: str) -> None:
     stored = sqlite_read.read_stream(connection, name, 0, None)
     chain = first_chain(name)
-    batch: list[bytes] = []
-    for index, event in enumerate(stored):
-        batch.append(event.data)
-        if index + 1 < len(stored) and stored[index + 1].batch == event.batch:
-            continue
-        first = stored[index + 1 - len(batch)]
-        encoded = EncodedBatch(
-            stream=first.stream,
-            expected_version=first.version - 1,
-            at=first.at,
-            events=tuple(batch),
-            pending=first.pending or (),
-            correlation=first.correlation,
-            causation=first.causation,
-        )
-        chain, batch = next_chain(chain, encoded), []
-        connection.execute("UPDATE events SET chain = ? WHERE position = ?", (chain, first.position))
+    for _, events in groupby(stored, key=lambda event: event.batch):
+        batch = list(events)
+        chain = next_chain(chain, batch_of(batch))
+        connection.execute("UPDATE events SET chain = ? WHERE position = ?", (chain, batch[0].position))
     if stored:
         end = (chain, stored[-1].version, stream)
         connection.execute("UPDATE streams SET chain = ?, version = ? WHERE id = ?", end)
