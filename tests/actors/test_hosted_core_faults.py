@@ -49,6 +49,8 @@ class Bank(events.PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
     def admit(self, state: Account, command: Withdraw | Ring) -> Any:
         if isinstance(command, Ring):
             return Rang()
+        if self.fault == "admit raises":
+            raise KeyError("a fault")
         if self.fault == "admit exits":
             raise SystemExit(3)
         if self.fault == "admit changes":
@@ -59,6 +61,8 @@ class Bank(events.PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
         return None if self.fault == "admit gives nothing" else Withdrawn(amount=command.amount)
 
     def evolve(self, state: Account, event: Withdrawn | Rang) -> Account:
+        if self.fault == "evolve raises":
+            raise ZeroDivisionError("a fault")
         if self.fault == "evolve is cancelled":
             raise asyncio.CancelledError
         if self.fault == "evolve cannot say":
@@ -71,11 +75,15 @@ class Bank(events.PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
         return state
 
     def react(self, state: Account, event: Withdrawn | Rang) -> Any:
+        if self.fault == "react raises":
+            raise RecursionError("a fault")
         return {"react gives None": None, "react gives one": Rang(), "react circles": [Rang()]}.get(self.fault, ())
 
     def pending(self, state: Account) -> Any:
         if not state.at or state.rung:
             return []
+        if self.fault == "pending raises":
+            raise KeyError("a fault")
         wait = events.WaitUntil(key="ring", due_at=state.at + 5 * events.SECOND_US)
         faults: dict[str, Any] = {"pending gives None": None, "pending gives one": wait}
         faults["a time in seconds"] = [events.WaitUntil(key="ring", due_at=state.at // events.SECOND_US + 5)]
@@ -83,6 +91,8 @@ class Bank(events.PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
         return faults.get(self.fault, [wait])
 
     def due(self, effect: events.WaitUntil) -> Any:
+        if self.fault == "due raises":
+            raise KeyError("a fault")
         return "ring" if self.fault == "due gives a word" else Ring()
 
 
@@ -121,6 +131,10 @@ async def test_a_time_is_written_as_seconds_after_an_event(world: World) -> None
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
+        ("admit raises", "Bank.admit fails on the Withdraw: KeyError: 'a fault'"),
+        ("evolve raises", "Bank.evolve fails on the Withdrawn of version 1: ZeroDivisionError: a fault"),
+        ("react raises", "Bank.react fails on the Withdrawn of version 1: RecursionError: a fault"),
+        ("pending raises", "Bank.pending fails on the Account of version 1: KeyError: 'a fault'"),
         ("pending gives None", "Bank.pending gave None, not a list of effects"),
         ("pending gives one", "Bank.pending gave WaitUntil("),
         ("react gives None", "Bank.react gave None, not a list of events"),
@@ -145,7 +159,11 @@ async def test_a_mistake_is_the_askers_error_in_the_words_of_the_core_and_change
             with pytest.raises(events.CoreFailed) as raised:
                 await accounts.ask("one", Withdraw(amount=500, key="k"))
             assert said in str(raised.value)
+            assert ("raises" in fault) == isinstance(
+                raised.value.__cause__, KeyError | ArithmeticError | RecursionError
+            )
         assert await accounts.read("one", lambda account: (account.version, account.balance)) == (0, 1_500)
+        assert "account/one" in system.live()
         if fault != "react circles":
             accounts.tell("one", Withdraw(amount=500, key="k"))
             await world.clock.settle()
@@ -154,15 +172,20 @@ async def test_a_mistake_is_the_askers_error_in_the_words_of_the_core_and_change
     assert await world.reopened() == (0, 1_500)
 
 
-async def test_a_time_that_becomes_no_command_is_reported_and_comes_again(world: World) -> None:
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("due gives a word", "Bank.due gave 'ring', which is none of its commands (Withdraw, Ring)"),
+        ("due raises", "Bank.due fails on the WaitUntil: KeyError: 'a fault'"),
+    ],
+)
+async def test_a_time_that_becomes_no_command_is_reported_and_comes_again(world: World, fault: str, said: str) -> None:
     async with world.system() as system:
-        accounts = await system.host("account", Bank("due gives a word"))
+        accounts = await system.host("account", Bank(fault))
         await accounts.ask("one", Withdraw(amount=500))
         await world.clock.advance(10)
         assert await accounts.ask("one", Withdraw(amount=500)) == Performed(2, True)
-    assert {failure.message for failure in world.failures} == {
-        "Bank.due gave 'ring', which is none of its commands (Withdraw, Ring)"
-    }
+    assert {failure.message for failure in world.failures} == {said}
     async with world.system() as system:
         accounts = await system.host("account", Bank)
         await world.clock.advance(5)

@@ -154,8 +154,6 @@ class JobCore(PureCore[Jobs, Command, JobEvent]):
         ]
 
     def due(self, effect: WaitUntil) -> Command:
-        if "poison" in effect.key:
-            raise KeyError("a fault of due")
         job = effect.key.removeprefix("wait:")
         return Finish(job, "refused" if job.startswith("never") else "in time")
 
@@ -319,36 +317,7 @@ async def test_a_question_that_fails_is_its_askers_error(world: World) -> None:
     assert world.failures == []
 
 
-# Faults of the core
-
-
-@pytest.mark.parametrize(
-    ("where", "cause", "said"),
-    [
-        ("admit", KeyError, "JobCore.admit fails on the Break: KeyError: 'a fault of admit'"),
-        ("evolve", ZeroDivisionError, "JobCore.evolve fails on the Broken of version 3: ZeroDivisionError: a fault"),
-        ("react", RecursionError, "JobCore.react fails on the Broken of version 3: RecursionError: a fault"),
-    ],
-)
-async def test_a_poison_command_is_its_askers_error_and_the_actor_goes_on(
-    world: World, where: str, cause: type[Exception], said: str
-) -> None:
-    async with world.system() as system:
-        jobs = await world.host(system)
-        await jobs.ask("one", Collect(names=["a"]))
-        for _ in range(20):  # More often than a failing actor is restarted.
-            with pytest.raises(CoreFailed) as raised:
-                await jobs.ask("one", Break(where))
-            assert said in str(raised.value)
-            assert isinstance(raised.value.__cause__, cause)
-        jobs.tell("one", Break(where))
-        assert await jobs.ask("two", Collect(names=["b"])) == Performed(1, True)
-        assert await jobs.ask("one", Collect(names=["c"])) == Performed(3, True)
-        await world.assert_live_is_folded(jobs, "one")
-        assert said in system.parked[-1].reason
-        assert "jobs/one" in system.live()
-    assert len(world.failures) == 21
-    assert not any(failure.stopped for failure in world.failures)
+# Faults of the core, of which there are more in `test_hosted_core_faults`
 
 
 async def append(store: InMemoryStore, identifier: str, events: Sequence[JobEvent]) -> None:
@@ -596,42 +565,6 @@ async def test_a_time_whose_command_is_refused_comes_again_after_growing_pauses(
         await jobs.ask("one", Drop(never))
         await world.clock.advance(60)
         assert len(world.failures) == 11
-
-
-async def test_a_core_that_cannot_say_what_a_time_means_is_reported_and_takes_commands_all_the_same(
-    world: World,
-) -> None:
-    async with world.system() as system:
-        jobs = await world.host(system)
-        await jobs.ask("one", Want(f"poison@{world.clock.now_us()}"))
-        await world.clock.advance(1)
-        assert {failure.message for failure in world.failures} == {
-            "JobCore.due fails on the WaitUntil: KeyError: 'a fault of due'"
-        }
-        assert len(world.failures) == 3
-        world.clock.jump(1)
-        assert await jobs.ask("one", Collect(names=["a"])) == Performed(2, True)
-
-
-async def test_a_core_that_cannot_say_what_is_pending_costs_its_own_actors_a_clear_error_each_time(
-    world: World,
-) -> None:
-    class Unsure(JobCore):
-        def pending(self, state: Jobs) -> list[Effect]:
-            if state.wanted:
-                raise KeyError("a fault of pending")
-            return []
-
-    await append(world.store, "one", [Wanted(job="a")])
-    async with world.system() as system:
-        jobs = await system.host("jobs", Unsure)
-        await world.clock.settle()
-        for _ in range(20):
-            with pytest.raises(CoreFailed, match=r"Unsure\.pending fails on the Jobs of version 1: KeyError"):
-                await jobs.ask("one", Drop("a"))
-        with pytest.raises(CoreFailed, match=r"Unsure\.pending fails on the Jobs of version 1: KeyError"):
-            await jobs.ask("two", Want("a"))
-        assert await jobs.ask("two", Collect(names=["a"])) == Performed(1, True)
 
 
 @pytest.mark.parametrize("call", range(1, 5))
