@@ -319,7 +319,7 @@ class Parent(Actor):
         self.seen.append(f"stop {self.depth}")
 
 
-async def test_children_stop_before_their_parents() -> None:
+async def test_case_h08_children_stop_before_their_parents() -> None:
     seen: list[str] = []
     async with ActorSystem() as system:
         ref = await system.start(Parent, seen)

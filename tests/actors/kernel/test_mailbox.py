@@ -136,7 +136,9 @@ async def test_a_handover_to_the_next_life_takes_everything_that_was_taken_befor
     assert seen == [0, 1, *results]
 
 
-async def test_a_told_message_that_an_actor_fails_on_is_parked_and_the_failure_is_kept(system: ActorSystem) -> None:
+async def test_case_h05_a_told_message_that_an_actor_fails_on_is_parked_and_the_failure_is_kept(
+    system: ActorSystem,
+) -> None:
     poison = ValueError("poison")
     ref = await system.start(Failing, address="failing/1")
     ref.tell(poison)

@@ -35,13 +35,17 @@ class Counter(Actor):
         return self.total
 
 
-async def test_stop_now_answers_what_is_queued_and_cancels_the_handler_that_waits(system: ActorSystem) -> None:
+async def test_case_h12_stop_now_answers_what_is_queued_or_comes_later_and_cancels_the_handler_that_waits(
+    system: ActorSystem,
+) -> None:
     ref = await system.start(Counter)
     waiting = ref.ask(asyncio.Event(), block=False)
     await asyncio.sleep(0)
     answers = [ref.ask(1, block=False) for _ in range(1000)]
-    assert await ref.stop(block=False, now=True)
-    for answer in (waiting, *answers):
+    stopped = ref.stop(block=False, now=True)
+    late = ref.ask(1, block=False)
+    assert await stopped
+    for answer in (waiting, *answers, late):
         assert answer.ready()
         with pytest.raises(ActorStopped):
             await answer

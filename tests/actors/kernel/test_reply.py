@@ -7,7 +7,17 @@ from typing import Any
 import pykka
 import pytest
 
-from refold.actors import Actor, ActorRef, ActorStopped, ActorSystem, AskCycle, AskTimeout, ManualClock, ThreadPool
+from refold.actors import (
+    Actor,
+    ActorRef,
+    ActorStopped,
+    ActorSystem,
+    AskCycle,
+    AskTimeout,
+    ManualClock,
+    ThreadPool,
+    WouldDeadlock,
+)
 
 
 class Relay(Actor):
@@ -202,13 +212,17 @@ async def test_a_circle_through_a_blocked_thread_is_found() -> None:
     pool.close()
 
 
-async def test_awaiting_ones_own_stop_is_refused(system: ActorSystem) -> None:
+@pytest.mark.parametrize(("block", "error"), [(False, AskCycle), (True, WouldDeadlock)])
+async def test_case_h02_waiting_for_ones_own_stop_is_refused(
+    system: ActorSystem, block: bool, error: type[Exception]
+) -> None:
     class Suicidal(Actor):
         async def on_start(self) -> None:
-            await self.actor_ref.stop(block=False)
+            await self.actor_ref.stop(block=block)  # type: ignore[call-overload]
 
-    with pytest.raises(AskCycle):
+    with pytest.raises(error):
         await system.start(Suicidal)
+    assert system.live() == ()
 
 
 async def test_what_is_open_when_the_system_closes_is_answered() -> None:
