@@ -66,16 +66,6 @@ async def test_an_opening_that_was_given_up_is_waited_for_while_the_loop_rests(m
     assert set(threading.enumerate()) <= before
 
 
-async def test_closing_a_connection_that_hangs_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    connection = await SQLiteConnection.open(memory())
-    open_again = threading.Event()
-    hanging = connection.submit(lambda _: open_again.wait())
-    await connection.close(timeout_s=0.01)
-    assert "takes longer" in caplog.text
-    open_again.set()
-    assert await hanging
-
-
 LETS_GO = """
 import asyncio, gc, os, sqlite3, subprocess, sys, threading
 from refold.stores.sqlite.connection import SQLiteConnection

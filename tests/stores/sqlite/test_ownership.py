@@ -109,17 +109,14 @@ def owner_process(log: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-async def test_a_second_process_is_refused_with_the_owners_pid_and_host(log: Path) -> None:
+async def test_a_second_process_is_refused_with_the_owners_pid_and_host_and_may_read(log: Path) -> None:
     with owner_process(log) as owner:
         with pytest.raises(LogInUse) as refusal:
             await SQLiteStore.open(log, wait_for_log_s=0)
         assert (refusal.value.pid, refusal.value.host) == (owner.pid, socket.gethostname())
         assert str(owner.pid) in str(refusal.value)
+        assert not hasattr(refusal.value, "__notes__")
         assert log_owner(log) == LogOwner(pid=owner.pid, host=socket.gethostname())
-
-
-async def test_a_second_process_reads_while_the_first_owns(log: Path) -> None:
-    with owner_process(log):
         async with await SQLiteStore.open(log, read_only=True) as store:
             assert await store.read_all() == []
 
@@ -154,6 +151,7 @@ async def test_case_m03_a_second_store_of_this_process_is_refused(
             with pytest.raises(LogInUse) as refusal:
                 await SQLiteStore.open(path, wait_for_log_s=0)
             assert (refusal.value.pid, refusal.value.host) == (os.getpid(), socket.gethostname())
+            assert any("this very process" in note for note in refusal.value.__notes__)
         assert log_owner(log) == LogOwner(pid=os.getpid(), host=socket.gethostname())
         assert "LogInUse" in run(FORGETFUL, log).stderr, "looking at the lock must not release it"
         await store.append([batch("session/a", 0)])
@@ -177,15 +175,6 @@ async def test_an_opening_that_is_cancelled_while_it_waits_leaves_the_owner_alon
         with pytest.raises(asyncio.CancelledError):
             await opening
         await store.append([batch("session/a", 0)])
-
-
-async def test_two_logs_have_two_owners(tmp_path: Path) -> None:
-    async with (
-        await SQLiteStore.open(tmp_path / "one.db") as one,
-        await SQLiteStore.open(tmp_path / "two.db") as two,
-    ):
-        await one.append([batch("session/a", 0)])
-        assert await two.read_all() == []
 
 
 def test_a_forked_child_can_neither_read_nor_write_and_its_parent_goes_on(tmp_path: Path) -> None:
@@ -305,17 +294,6 @@ def test_a_store_that_its_event_loop_left_open_does_not_keep_the_log_in_the_same
     asyncio.run(open_and_forget())
     assert "LogInUse" in run(FORGETFUL, log).stderr
     asyncio.run(open_again())
-
-
-async def test_a_log_that_this_process_has_open_is_said_to_be_its_own(tmp_path: Path) -> None:
-    async with await SQLiteStore.open(tmp_path / "events.db"):
-        with pytest.raises(LogInUse) as refusal:
-            await SQLiteStore.open(tmp_path / "events.db", wait_for_log_s=0)
-        assert any("this very process" in note for note in refusal.value.__notes__)
-    with owner_process(tmp_path / "other.db"):
-        with pytest.raises(LogInUse) as refusal:
-            await SQLiteStore.open(tmp_path / "other.db", wait_for_log_s=0)
-        assert not hasattr(refusal.value, "__notes__")
 
 
 async def test_a_former_owner_is_told_that_the_log_is_in_use_where_the_next_one_has_emptied_the_wal(log: Path) -> None:

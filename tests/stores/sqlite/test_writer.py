@@ -451,20 +451,6 @@ async def test_case_f10_no_thread_is_left_by_openings_that_fail_or_stores_that_c
     assert await settles(lambda: set(threading.enumerate()) <= before)
 
 
-@pytest.mark.parametrize("steps", range(0, 60, 3))
-async def test_an_opening_that_is_cancelled_leaves_the_log_free(log: Path, steps: int) -> None:
-    before = set(threading.enumerate())
-    opening = asyncio.ensure_future(SQLiteStore.open(log))
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    opening.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await (await opening).close()
-    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
-        await store.append([batch("session/a", 0)])
-    assert await settles(lambda: set(threading.enumerate()) <= before)
-
-
 async def settles(claim: Callable[[], bool]) -> bool:
     """Whether a claim about other threads comes true; they end a moment after we are told."""
     for _ in range(1_000_000):

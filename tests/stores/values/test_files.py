@@ -323,25 +323,6 @@ async def test_what_a_living_writer_has_begun_is_not_cleaned_up(tmp_path: Path) 
 
 
 @pytest.mark.slow
-async def test_kill_9_at_any_moment_leaves_one_whole_value_and_a_clean_folder(
-    backend: FileBackend, tmp_path: Path
-) -> None:
-    await backend.save("key", b"0 " * 20_000)
-    for round_ in range(8):
-        with writer(tmp_path, 1, count=10_000) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            assert process.stdout.readline() == "saved\n"
-            await asyncio.sleep(0.003 * round_)  # The moment of the kill is what is tried.
-            process.kill()
-        assert is_whole(await backend.load("key"))
-        after = FileBackend(tmp_path)
-        assert await after.list_keys() == ["key"]
-        assert files_in(tmp_path) == {"key"}
-        await after.close()
-
-
-@pytest.mark.slow
 async def test_two_processes_that_write_one_key_leave_one_whole_value(backend: FileBackend, tmp_path: Path) -> None:
     await backend.save("key", b"0 " * 20_000)
     with writer(tmp_path, 1, count=150) as first, writer(tmp_path, 2, count=150) as second:
