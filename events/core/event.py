@@ -1,11 +1,14 @@
 """What every event of every stream has."""
 
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 SECOND_US: Final = 1_000_000
 """A second in the unit of every time that events and cores have: `event.at + 5 * SECOND_US` is five seconds later."""
+
+Microseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A recorded time or duration. A log that has a larger one is damaged: no clock, database or float holds it."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

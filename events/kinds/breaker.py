@@ -19,7 +19,7 @@ import msgspec
 
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import CircuitOpen
-from refold.events.core.event import SECOND_US
+from refold.events.core.event import SECOND_US, Microseconds
 from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.core.records import event_ref
@@ -43,8 +43,8 @@ class BreakerConfigured(KeyedEvent, frozen=True, kw_only=True, tag="breaker.conf
     """From here on these are the breaker's settings."""
 
     threshold: int
-    recovery_us: int
-    probe_us: int
+    recovery_us: Microseconds
+    probe_us: Microseconds
 
 
 class FailureCounted(KeyedEvent, frozen=True, kw_only=True, tag="breaker.failure_counted.v1"):
@@ -69,7 +69,7 @@ class CircuitOpened(KeyedEvent, frozen=True, kw_only=True, tag="breaker.opened.v
     """How many had failed in a row."""
     error: str
     """What the last one said."""
-    decided_at: int
+    decided_at: Microseconds
     """Microseconds since the epoch, UTC; the event's own time is that of its recording."""
 
 
@@ -79,7 +79,7 @@ class ProbeBegun(KeyedEvent, frozen=True, kw_only=True, tag="breaker.probe_begun
     generation: int
     probe: int
     """Number of the probe in its cycle, from 1."""
-    decided_at: int
+    decided_at: Microseconds
     """Microseconds since the epoch, UTC."""
 
 
@@ -95,7 +95,7 @@ class CircuitClosed(KeyedEvent, frozen=True, kw_only=True, tag="breaker.closed.v
 
     generation: int
     """Of the cycle that begins."""
-    decided_at: int
+    decided_at: Microseconds
     """Microseconds since the epoch, UTC."""
 
 
@@ -105,12 +105,12 @@ class SharedStateSeen(KeyedEvent, frozen=True, kw_only=True, tag="breaker.shared
     phase: BreakerPhase
     generation: int
     probe: int
-    probe_since: int | None = None
-    opened_at: int
-    closed_at: int
+    probe_since: Microseconds | None = None
+    opened_at: Microseconds
+    closed_at: Microseconds
     failures: int
     error: str
-    seen_at: int
+    seen_at: Microseconds
     """By the clock of that place, microseconds since the epoch, UTC. The other fields are those of `BreakerState`."""
 
 

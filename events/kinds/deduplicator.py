@@ -9,6 +9,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
+from refold.events.core.event import Microseconds
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.model.configuration import FOLD_VERSION
 
@@ -20,9 +21,9 @@ class WorkClaimed(KeyedEvent, frozen=True, kw_only=True, tag="dedup.claimed.v1")
     """Work under a key begins."""
 
     work_key: str
-    decided_at: int
+    decided_at: Microseconds
     """Microseconds since the epoch, UTC."""
-    until: int
+    until: Microseconds
     """When the claim lapses, if nothing follows, microseconds since the epoch, UTC; exclusive."""
 
 
@@ -32,9 +33,9 @@ class WorkFinished(KeyedEvent, frozen=True, kw_only=True, tag="dedup.finished.v1
     work_key: str
     result: str
     """JSON text."""
-    decided_at: int
+    decided_at: Microseconds
     """Microseconds since the epoch, UTC."""
-    until: int
+    until: Microseconds
     """How long the result is given, microseconds since the epoch, UTC; exclusive."""
 
 

@@ -22,7 +22,7 @@ from refold.events.core.content import (
     ToolResultBlock,
     UserContent,
 )
-from refold.events.core.event import Event
+from refold.events.core.event import Event, Microseconds
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, CodeIdentity, Handoff, RunOptions
 from refold.events.model.messages import RequestReference, StopReason, Usage
@@ -99,7 +99,7 @@ class SessionForked(Event, frozen=True, kw_only=True, tag="session.forked.v1"):
     """Of the origin's last event that it begins with; this one has the next version."""
     chain: str
     """The digest of the origin's stream after the batch of that event: 64 hexadecimal digits."""
-    origin_at: int
+    origin_at: Microseconds
     """When that event happened, microseconds since the epoch."""
     options: RunOptions | None = None
     """What its runs do otherwise than the agent; None = nothing."""
@@ -141,7 +141,7 @@ class ContentTakenBack(Event, frozen=True, kw_only=True, tag="session.content_ta
 class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When an input is due again: after an interval, or at the times of a cron line."""
 
-    interval_us: int = 0
+    interval_us: Microseconds = 0
     """From one due time to the next; 0 = the cron line says when."""
     cron: str = ""
     """Minute, hour, day of the month, month, day of the week."""
@@ -312,7 +312,7 @@ class RetryScheduled(Event, frozen=True, kw_only=True, tag="session.retry_schedu
     turn: int
     attempt: int
     """How many attempts have failed."""
-    due_at: int
+    due_at: Microseconds
     """Microseconds since the epoch."""
     call: ToolCallId | None = None
     """The tool call; None = it is the model call."""
@@ -328,7 +328,7 @@ class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="session.tool_
     reason: str = ""
     action: str = ""
     """The action that an allowance for always is about."""
-    expires_at: int | None = None
+    expires_at: Microseconds | None = None
     """When it counts as denied, in microseconds since the epoch; None = never."""
 
 
@@ -366,7 +366,7 @@ class QuestionAsked(Event, frozen=True, kw_only=True, tag="session.question_aske
     """The JSON Schema that the answer fits."""
     gives_result: bool = False
     """The answer is the call's result, and the body does not run again."""
-    expires_at: int | None = None
+    expires_at: Microseconds | None = None
     """When it counts as not answered, in microseconds since the epoch; None = never."""
 
 
@@ -503,7 +503,7 @@ class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
 
     timer: str
     """The effect key of the wait."""
-    due_at: int
+    due_at: Microseconds
     """Microseconds since the epoch."""
     content: tuple[UserContent, ...] = ()
     key: str | None = None
@@ -521,7 +521,7 @@ class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1")
 
     timer: str
     """The effect key of the wait."""
-    next_at: int | None = None
+    next_at: Microseconds | None = None
     """Where the input is due again: when, in microseconds since the epoch; None = it is not."""
     put_off: str = ""
     """Why it could not be told when the input is due again: it waits until `next_at`, and has no run before."""

@@ -1,6 +1,7 @@
 """Events to bytes and back: what is written can be read, and what cannot be read is named by its place."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -202,6 +203,18 @@ def test_nul_characters_are_kept() -> None:
 def test_what_cannot_be_read_is_an_error_that_names_the_place(words: str, data: bytes) -> None:
     with pytest.raises(LogFormatError, match=words):
         SESSION_CODEC.decode(stored(data))
+
+
+TIMES = re.compile(rb'("(?:[a-z_]+_at|[a-z_]+_us|until|probe_since)":)[0-9]+')
+
+
+@pytest.mark.parametrize("data", [data for data in RECORDED if TIMES.search(data)], ids=tag_of)
+def test_a_recorded_time_is_one_that_a_float_and_a_database_can_hold(data: bytes) -> None:
+    codec = CODECS[str(tag_of(data)).partition(".")[0]]
+    for time in TIMES.finditer(data):
+        damaged = data[: time.end(1)] + b"1" + b"0" * 400 + data[time.end() :]
+        with pytest.raises(LogFormatError, match=r"does not have the shape of its type: Expected `int.*` <= "):
+            codec.decode(stored(damaged))
 
 
 def test_a_field_of_a_newer_version_is_passed_over() -> None:
