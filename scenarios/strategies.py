@@ -1,4 +1,4 @@
-"""Hypothesis strategies for scenarios, and the search for the smallest one that breaks a promise.
+"""Hypothesis strategies for scenarios.
 
     from hypothesis import given
     from refold.scenarios import Simulator, strategies
@@ -40,14 +40,10 @@ from refold.scenarios.plan.scenario import (
     Watch,
     WireName,
 )
-from refold.scenarios.report import SimulationReport
-from refold.scenarios.simulator import Simulator
 from refold.tools.tool import Tool
 
 with needed_by("rehearsals", extra="rehearsal"):
-    from hypothesis import HealthCheck, Phase, find, settings
     from hypothesis import strategies as st
-    from hypothesis.errors import NoSuchExample
 
 BUSY_S = 40
 """Within so many virtual seconds everything is said."""
@@ -311,34 +307,3 @@ def scenarios(
         store=st.just(store),
         wire=st.just(wire),
     )
-
-
-def smallest_broken(
-    agent: AnyAgent, among: st.SearchStrategy[Scenario] | None = None, *, examples_max: int = 200
-) -> SimulationReport | None:
-    """Return the report of the smallest scenario that is found to break a promise with an agent, or None.
-
-    The same search gives the same scenario in every process.
-
-    Args:
-        agent: what is rehearsed.
-        among: the scenarios that are tried; None = all kinds.
-        examples_max: how many are tried before one that breaks a promise is found, >= 1.
-    """
-    simulator = Simulator(agent)
-    try:
-        scenario = find(
-            among if among is not None else scenarios(),
-            lambda scenario: bool(simulator.run(scenario).broken),
-            settings=settings(
-                max_examples=examples_max,
-                derandomize=True,
-                database=None,
-                deadline=None,
-                phases=(Phase.generate, Phase.shrink),
-                suppress_health_check=(HealthCheck.too_slow,),
-            ),
-        )
-    except NoSuchExample:
-        return None
-    return simulator.run(scenario)

@@ -8,6 +8,7 @@ from hypothesis import Phase, given, settings
 from refold.scenarios import Scenario, Simulator, strategies
 from tests.planted_faults.faults import search
 from tests.scenarios.rehearsed import agent
+from tests.scenarios.searching import smallest_broken
 
 FOUND = (Phase.explicit, Phase.reuse, Phase.generate)
 """A scenario that breaks a promise is reported at once: to shrink it takes minutes."""
@@ -27,15 +28,15 @@ def test_any_scenario_over_a_network_breaks_nothing(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 def test_among_many_scenarios_none_breaks_a_promise() -> None:
-    assert strategies.smallest_broken(agent(), examples_max=60) is None
+    assert smallest_broken(strategies.scenarios(), examples_max=60) is None
 
 
 SEARCH = """
 import msgspec
 from refold.scenarios import strategies
-from tests.scenarios.rehearsed import agent
+from tests.scenarios.searching import smallest_broken
 among = strategies.scenarios().map(lambda scenario: msgspec.structs.replace(scenario, patience_s=5_000.0))
-report = strategies.smallest_broken(agent(), among, examples_max=400)
+report = smallest_broken(among, examples_max=400)
 print("none" if report is None else report.broken[0].rule)
 if report is not None:
     print(len(report.scenario.acts), len(report.scenario.faults))

@@ -146,9 +146,9 @@ def test_the_command_plays_on_files_too_and_saves_the_file_that_the_last_life_le
 SEARCH = """
 import msgspec
 from refold.scenarios import strategies
-from tests.scenarios.rehearsed import agent
+from tests.scenarios.searching import smallest_broken
 among = strategies.scenarios(store="sqlite").map(lambda scenario: msgspec.structs.replace(scenario, patience_s=5_000.0))
-report = strategies.smallest_broken(agent(), among, examples_max=400)
+report = smallest_broken(among, examples_max=400)
 print("none" if report is None else report.broken[0].rule)
 if report is not None:
     print(len(report.scenario.acts), len(report.scenario.faults))
