@@ -57,11 +57,6 @@ class ToolCounts(Counts, frozen=True, kw_only=True):
         """Failures among the calls that have a result; None where none has."""
         return ratio(self.failures, self.failures + self.successes)
 
-    @property
-    def success_ratio(self) -> float | None:
-        """Successes among the calls that have a result; None where none has."""
-        return ratio(self.successes, self.failures + self.successes)
-
 
 class AgentCounts(Counts, frozen=True, kw_only=True):
     """What the sessions of one agent did."""
@@ -346,16 +341,6 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
         return self.cost_nano / NANO
 
     @property
-    def costliest_model(self) -> str | None:
-        """The model that cost most, of several the first by name; None where nothing cost anything."""
-        return _first_with_most((name, counts.cost_nano) for name, counts in self.models.items())
-
-    @property
-    def run_failure_rate(self) -> float | None:
-        """Failed runs among those that have ended."""
-        return ratio(self.runs_failed, self.runs_completed + self.runs_failed + self.runs_cancelled)
-
-    @property
     def busiest_agent(self) -> str | None:
         """The agent with most tool calls, of several the one with most steps, then runs, then the first by name.
 
@@ -390,8 +375,6 @@ DERIVED = (
     "shed_rate",
     "model_calls",
     "cost",
-    "costliest_model",
-    "run_failure_rate",
     "busiest_agent",
 )
 """Names of the properties that follow from the counted figures, as `MetricsSnapshot.derived` lists them."""
