@@ -17,6 +17,7 @@ does not occur any more fails it, too.
 Nothing of Refold is imported before a test with the marker, or a bundle, is run.
 """
 
+import asyncio
 import inspect
 from collections.abc import Generator, Iterable, Sequence
 from itertools import islice
@@ -82,12 +83,12 @@ class BundleReplay(pytest.Item):
         """Replay the bundle, and fail where it is not as it was recorded, but for what is meant."""
         from refold.agents.loading import load_agent
         from refold.commands.output import safe_text
-        from refold.replay import MeantDifferences, read_manifest, replay_sync
+        from refold.replay import MeantDifferences, read_manifest, replay
 
         name = self.config.getini(AGENT_SETTING) or read_manifest(self.path).agent
         expected = self.path.with_suffix(".expected.json")
         meant = MeantDifferences.read(expected) if expected.exists() else MeantDifferences()
-        report = replay_sync(self.path, agent=load_agent(name) if name else None, meant=meant)
+        report = asyncio.run(replay(self.path, agent=load_agent(name) if name else None, meant=meant))
         lines = [f"changed: {change}" for change in report.changes] if report.divergences else []
         lines += [f"differs: {kind.first}: {kind.said}" for kind in report.kinds]
         lines += [f"expected, and does not occur any more: {each.path}: {each.said or '*'}" for each in report.unmet]

@@ -26,7 +26,6 @@ REPLAY = (
     "follow_log",
     "recorded_request",
     "replay",
-    "replay_sync",
     "state_at",
 )
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from refold.replay.findings import NotReplayed as NotReplayed
     from refold.replay.findings import ReplayReport as ReplayReport
     from refold.replay.log_replay import replay as replay
-    from refold.replay.log_replay import replay_sync as replay_sync
     from refold.replay.log_replay import state_at as state_at
     from refold.replay.manifest import BundleManifest as BundleManifest
     from refold.replay.manifest import read_manifest as read_manifest
@@ -40,7 +39,7 @@ else:
             "refold.replay.answers.asked": "model_requests ModelRequests",
             "refold.replay.open_runs": "in_flight InFlightReport",
             "refold.replay.findings": "Level NotReplayed ReplayReport",
-            "refold.replay.log_replay": "replay replay_sync state_at",
+            "refold.replay.log_replay": "replay state_at",
             "refold.replay.manifest": "BundleManifest read_manifest",
             "refold.replay.comparing": "MeantDifferences write_expected",
             "refold.replay.trial.report": "TrialReport TriedSession",

@@ -18,7 +18,6 @@ Read `refold.replay.core_replay` for how one stream is compared, and `refold.ins
 The rule: what was not replayed is said in the report.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -141,42 +140,6 @@ async def replay(
         without_streams = await kinds_without_streams(store, kinds) if kinds else ()
         asked = asked_models(spending) if spending is not None else None
         return findings.report(store.name, level, without_streams, asked)
-
-
-def replay_sync(
-    log: ReadableLog,
-    *,
-    level: Level | None = None,
-    session: str | None = None,
-    stream: str | None = None,
-    kinds: Mapping[str, GivenKind] | None = None,
-    agent: "AnyAgent | None" = None,
-    deps: object = None,
-    answer_s: float = ANSWER_S,
-    meant: MeantDifferences = NOTHING_MEANT,
-    jobs: int = 1,
-    budget: TreeBudget | None = None,
-) -> ReplayReport:
-    """Do as `replay` does, from code that runs no event loop.
-
-    Raises:
-        RuntimeError: an event loop is running; write `await replay(...)`.
-    """
-    return asyncio.run(
-        replay(
-            log,
-            level=level,
-            session=session,
-            stream=stream,
-            kinds=kinds,
-            agent=agent,
-            deps=deps,
-            answer_s=answer_s,
-            meant=meant,
-            jobs=jobs,
-            budget=budget,
-        )
-    )
 
 
 async def state_at(

@@ -64,7 +64,7 @@ from refold.events.session.events import (
 )
 from refold.events.session.react import CallModel, RunTool
 from refold.memory import EpisodicStore, WorkingMemory
-from refold.replay import MeantDifferences, ReplayReport, replay, replay_sync, write_expected
+from refold.replay import MeantDifferences, ReplayReport, replay, write_expected
 from refold.replay.findings import What
 from refold.stores import InMemoryStore
 from tests.conformance.sessions import session_in
@@ -845,10 +845,6 @@ async def test_a_level_and_an_agent_go_together(log: InMemoryStore) -> None:
         await replay(log, level="decide")
     with pytest.raises(ConfigError, match="runs no agent"):
         await replay(log, level="core", agent=office())
-
-
-def test_from_synchronous_code(log: InMemoryStore) -> None:
-    assert replay_sync(log, agent=office()).diverged == 0
 
 
 # The command

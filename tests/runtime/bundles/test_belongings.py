@@ -8,7 +8,7 @@ import pytest
 
 from refold import AgentRuntime
 from refold.memory import EpisodicStore, WorkingMemory
-from refold.replay import replay_sync
+from refold.replay import replay
 from tests.conformance.recovery.test_decide_replay import missed, office, recorded
 from tests.runtime.command_line import run
 
@@ -40,14 +40,14 @@ def test_an_export_of_a_session_replays_as_the_log_does(log: Path) -> None:
     assert sum(name.startswith("session/") for name in last) == 2
     assert max(last.values()) == last["session/s"], "and nothing that came later"
     assert "tea is dear" not in part.read_text()
-    replay_sync(part, agent=office()).raise_for_divergence()
+    asyncio.run(replay(part, agent=office())).raise_for_divergence()
 
 
 def test_a_memory_that_is_not_there_is_not_compared(log: Path) -> None:
     part = log.with_name("part.jsonl")
     assert run("export", log, "--session", "s", "--alone", "-o", part).exit_code == 0
     assert set(streams_in(part)) == {"session/s"}
-    report = replay_sync(part, agent=office())
+    report = asyncio.run(replay(part, agent=office()))
     assert report.divergences == ()
     assert {what for what, _ in missed(report)} == {"recall"}
     assert report.missing()[0].endswith("the log lacks the stream memory/main, as an export of some streams does")

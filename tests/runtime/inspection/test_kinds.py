@@ -1,5 +1,6 @@
 """Replay and check of kinds of actors that are the application's own, in Python; the transcripts show the commands."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import ConfigError, DivergenceError
 from refold.inspection.check import check_log
 from refold.inspection.kinds import StreamKind
-from refold.replay import NotReplayed, replay, replay_sync, state_at
+from refold.replay import NotReplayed, replay, state_at
 from tests.runtime.sample_tills import LaterEmptied, TillCore
 
 
@@ -42,7 +43,7 @@ async def test_a_name_that_cannot_be_a_kind_of_ones_own_is_refused(log: Path, ki
 
 def test_a_kind_with_a_core_and_a_codec_of_its_own_can_be_given_too(log: Path) -> None:
     checked = CheckedCore(TillCore)
-    report = replay_sync(log, stream="till/a", kinds={"till": StreamKind(checked, checked.codec)})
+    report = asyncio.run(replay(log, stream="till/a", kinds={"till": StreamKind(checked, checked.codec)}))
     assert (report.divergence, report.events) == (None, 4)
 
 

@@ -35,7 +35,7 @@ from refold import (
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError, DivergenceError, ProviderError
 from refold.events.session.events import QuestionAsked
-from refold.replay import MeantDifferences, model_requests, replay, replay_sync
+from refold.replay import MeantDifferences, model_requests, replay
 from refold.stores import InMemoryStore
 from tests.providers.letter_format import served
 from tests.providers.loopback import json_answer
@@ -111,7 +111,7 @@ def changed(name: str, body: Callable[..., Any], **options: Any) -> Any:
 
 
 def test_the_same_bodies_give_the_same_results(log: InMemoryStore) -> None:
-    report = replay_sync(log, agent=agent(), level="tools")
+    report = asyncio.run(replay(log, agent=agent(), level="tools"))
     report.raise_for_divergence()
     came = [(each.tool, each.effect, each.today, each.recorded) for each in report.results]
     assert came == [("order", "pure", 2, 0), ("pay", "once", 0, 1), ("sizes", "pure", 1, 0), ("stock", "pure", 2, 0)]
@@ -205,7 +205,7 @@ def test_a_changed_body_is_found_at_its_first_other_result(
     log: InMemoryStore, tools: list[Any], differs: list[str], missed: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    report = replay_sync(log, agent=agent(*tools), level="tools", answer_s=0.5)
+    report = asyncio.run(replay(log, agent=agent(*tools), level="tools", answer_s=0.5))
     results = [each for each in report.divergences if each.differs == "result"]
     assert [str(each)[: len(told)] for each, told in zip(results, differs, strict=True)] == differs
     why = [each.why for compared in report.compared for each in compared.not_compared if compared.what == "result"]
@@ -216,7 +216,7 @@ def test_a_changed_body_is_found_at_its_first_other_result(
 
 
 def test_level_decide_runs_no_body(log: InMemoryStore) -> None:
-    report = replay_sync(log, agent=agent(changed("stock", other_stock), changed("pay", other_pay)))
+    report = asyncio.run(replay(log, agent=agent(changed("stock", other_stock), changed("pay", other_pay))))
     report.raise_for_divergence()
     assert report.results == ()
 
@@ -235,10 +235,10 @@ def test_hooks_see_what_the_body_gives_today_and_the_recorded_result_of_others()
 
     store = InMemoryStore()
     asyncio.run(talk())
-    same = replay_sync(store, agent=agent(middleware=[Shown()]), level="tools")
+    same = asyncio.run(replay(store, agent=agent(middleware=[Shown()]), level="tools"))
     assert same.divergence is None
     assert ["middleware changed what the tool gave" in line for line in same.missing()] == [True], "of pay"
-    other = replay_sync(store, agent=agent(changed("stock", other_stock), middleware=[Shown()]), level="tools")
+    other = asyncio.run(replay(store, agent=agent(changed("stock", other_stock), middleware=[Shown()]), level="tools"))
     assert str(other.divergence) == f'session/s@10: result.{SAID}: "MILK: 4" -> "MILK: 5"'
 
 

@@ -18,7 +18,7 @@ from refold.events.core.ids import RunId, StreamName
 from refold.events.session import core as session_core
 from refold.events.session import react as session_decisions
 from refold.events.session.events import ModelRequested, RunCompleted, SessionEvent, TimerSet
-from refold.replay import Level, ReplayReport, replay, replay_sync
+from refold.replay import Level, ReplayReport, replay
 from refold.replay.findings import Divergence
 from refold.stores import SQLiteStore
 from tests.runtime.log_builder import LogBuilder
@@ -205,7 +205,7 @@ async def test_an_unknown_level_is_refused(builder: LogBuilder) -> None:
 
 def test_a_file_is_replayed_by_its_path_and_left_as_it_is(log_file: Path) -> None:
     before = log_file.read_bytes()
-    report = replay_sync(log_file)
+    report = asyncio.run(replay(log_file))
     assert (report.divergence, report.streams, report.log) == (None, 3, str(log_file))
     assert log_file.read_bytes() == before
     assert [path.name for path in log_file.parent.iterdir()] == ["events.db"]

@@ -23,7 +23,7 @@ import pytest
 
 from refold import Agent, AgentConfig, AgentRuntime, Middleware, ModelRequest, ScriptedProvider, say, tool
 from refold.events.core.errors import DivergenceError, PersistenceError
-from refold.replay import ReplayReport, replay, replay_sync
+from refold.replay import ReplayReport, replay
 from refold.stores import InMemoryStore
 
 CONFIG = AgentConfig(model="m")
@@ -57,7 +57,7 @@ def log() -> InMemoryStore:
 
 def acting(log: InMemoryStore, act: Callable[[], object], **options: Any) -> ReplayReport:
     agent = Agent(config=CONFIG, provider=ScriptedProvider([]), middleware=[Acting(act)])
-    return replay_sync(log, agent=agent, **options)
+    return asyncio.run(replay(log, agent=agent, **options))
 
 
 def swallowing(act: Callable[[], object]) -> Callable[[], None]:
@@ -310,4 +310,4 @@ def test_an_error_of_the_log_is_raised_as_without_a_process(log: InMemoryStore) 
     broken = Broken()
     vars(broken).update(vars(log))
     with pytest.raises(PersistenceError, match="the disk is gone"):
-        replay_sync(broken, agent=agent)
+        asyncio.run(replay(broken, agent=agent))
