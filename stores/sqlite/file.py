@@ -39,7 +39,7 @@ APPLICATION_ID: Final = 0x52464C44
 """`RFLD`: marks an SQLite file as a Refold log."""
 
 FORMAT_VERSION: Final = 1
-"""The file's `user_version`: raised with each migration."""
+"""The file's `user_version`."""
 
 PAGE_BYTES: Final = 8192
 """Of a page in a log that is made, which two or three messages of 1 kB fill; of logs made before it are 4096."""
@@ -57,9 +57,6 @@ Durability = Literal["full", "normal"]
 """`full`: an acknowledged append survives power loss. `normal`: it survives the death of the process."""
 
 FileKind = Literal["missing", "empty", "file"]
-
-MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {}
-"""From a format to the next. Each runs in one transaction with the change of `user_version`."""
 
 _SYNCHRONOUS: Mapping[Durability, str] = {"full": "FULL", "normal": "NORMAL"}
 
@@ -345,8 +342,7 @@ def check_format(connection: sqlite3.Connection, log: Path) -> None:
             raise LogFormatError(
                 f"the log {log} has format {version} and this Refold reads up to {FORMAT_VERSION}; install a newer one"
             )
-        if version == FORMAT_VERSION:
-            _check_schema(connection, log)
+        _check_schema(connection, log)
     except sqlite3.Error as error:
         if primary_code(error) == sqlite3.SQLITE_NOTADB:
             raise LogFormatError(
@@ -461,7 +457,7 @@ def prepare_for_writing(
     ours: set[int] | None = None,
     fault: FaultPoint = no_fault,
 ) -> int:
-    """Examine the file again, now that we own it, bring it to today's format, and return our new incarnation of it.
+    """Examine the file again, now that we own it, and return our new incarnation of it.
 
     The file's name is on the disk before SQLite makes a WAL beside it: one without its log could not be told from what
     is left of a log that was deleted. What the WAL holds is on the disk afterwards, so that it can be built upon.
@@ -491,7 +487,6 @@ def prepare_for_writing(
         if write_again(_beside(log, "-wal")):
             fault("opening.wal_synced")
         connection.execute("COMMIT")
-        _migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         incarnation = _incarnation(connection, log)
         known = not ours or incarnation in ours
@@ -535,18 +530,6 @@ def _limit(connection: sqlite3.Connection) -> None:
     """Bound what a hostile file can make SQLite do."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BYTES_MAX + 4096)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
-    for version in range(found, FORMAT_VERSION):
-        connection.execute("BEGIN IMMEDIATE")
-        MIGRATIONS[version](connection)
-        connection.execute(f"PRAGMA user_version = {version + 1}")
-        connection.execute("COMMIT")
-    if found < FORMAT_VERSION:
-        # `examine` of an older Refold reads the file without its WAL and must see the new version there.
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def file_uri(log: Path, options: str) -> str:
