@@ -56,6 +56,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _register(command: Callable[..., None], name: str | None = None) -> None:
+    """Make a function a command, which the list of all describes by its first sentence, however narrow the terminal."""
+    first = " ".join((command.__doc__ or "").split("\n\n", 1)[0].split()).split(". ", 1)[0].rstrip(".")
+    app.command(name, epilog=EXIT_CODES_HELP, short_help=first)(command)
+
+
 for command in (
     demo,
     run,
@@ -90,9 +97,9 @@ for command in (
     compact,
     scan,
 ):
-    app.command(epilog=EXIT_CODES_HELP)(command)
-app.command("import", epilog=EXIT_CODES_HELP)(import_log)
-app.command("set-aside", epilog=EXIT_CODES_HELP)(set_aside)
+    _register(command)
+_register(import_log, "import")
+_register(set_aside, "set-aside")
 
 
 def _command(module: str, name: str) -> Callable[..., None]:
@@ -100,7 +107,7 @@ def _command(module: str, name: str) -> Callable[..., None]:
     return cast("Callable[..., None]", getattr(import_module(module), name))
 
 
-app.command(epilog=EXIT_CODES_HELP)(_command("refold.scenarios.command.command", "simulate"))
+_register(_command("refold.scenarios.command.command", "simulate"))
 
 
 def _write_version(wanted: bool) -> None:

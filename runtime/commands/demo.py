@@ -33,7 +33,7 @@ async def demo(
     ] = None,
     as_json: JsonOption = False,
 ) -> int | CommandAnswer:
-    """Watch an agent be killed in the middle of a tool, go on, and replay.
+    """Watch an agent be killed in the middle of a tool and go on, and replay its log.
 
     It looks into a log of a web shop with real tools; its model plays a script, so it needs no key and no network. Its
     process is killed with SIGKILL in two of its tools; each time another one opens the log and resumes the run. In the

@@ -233,6 +233,13 @@ def run_blocking_command(work: Callable[[], int]) -> NoReturn:
     raise typer.Exit(_exit_code_of(work))
 
 
+class _WrongOptions(typer.BadParameter):
+    """Options that do not go together: no value of one is invalid, so the message stands alone."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
 def _exit_code_of(work: Callable[[], int]) -> int:
     from refold.events.core.errors import LogInUse, RefoldError
     from refold.providers.http.secrets import KEY_VARIABLES, redaction_of_environment
@@ -243,6 +250,8 @@ def _exit_code_of(work: Callable[[], int]) -> int:
         with safe_logging():
             code = work()
         _flush_output()
+    except typer.BadParameter as error:
+        raise _WrongOptions(error.message) if error.param is None and error.param_hint is None else error from None
     except LogInUse as error:
         return _failed(error, EXIT_LOG_IN_USE)
     except RefoldError as error:

@@ -18,7 +18,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -226,11 +226,11 @@ def table(*columns: str) -> "Table":
     return made
 
 
-def write_table(to: "Console", rows: "Table") -> None:
+def write_table(to: "Console", rows: "Table", *, without: str = "") -> None:
     """Write a table; where a terminal is too narrow for it, the last column is cut, if it holds words.
 
-    Where it is too narrow for the others, too, each row is a paragraph that names its columns, and nothing is lost. In
-    a pipe or a file no line ends with the spaces that fill its last cell.
+    Where it is too narrow for the others, too, each row is a paragraph that names its columns, but for those which hold
+    nothing, or `without`. In a pipe or a file no line ends with the spaces that fill its last cell.
     """
     from rich.cells import cell_len
 
@@ -238,7 +238,7 @@ def write_table(to: "Console", rows: "Table") -> None:
     widths = [max(cell_len(str(words)) for words in (column.header, *column.cells)) for column in rows.columns]
     needed = sum(width + 2 for width in widths[:-1])
     if to.is_terminal and needed + (widths[-1] if last.justify == "right" else LAST_COLUMN_MIN) > to.width:
-        _write_rows(to, rows)
+        _write_rows(to, rows, {"", without})
         return
     to.width = max(to.width, needed + LAST_COLUMN_MIN)
     last.max_width = to.width - needed
@@ -250,11 +250,11 @@ def write_table(to: "Console", rows: "Table") -> None:
     to.print("\n".join(line.rstrip(" ") for line in written.get().split("\n")), end="", soft_wrap=True)
 
 
-def _write_rows(to: "Console", rows: "Table") -> None:
+def _write_rows(to: "Console", rows: "Table", without: Set[str]) -> None:
     """Write a table row by row: what stands first, and below it the other columns that hold something."""
     names = [str(column.header).lower() for column in rows.columns]
     for cells in zip(*(map(str, column.cells) for column in rows.columns), strict=True):
-        named = [f"{name} {words}" for name, words in zip(names, cells, strict=True) if words]
+        named = [f"{name} {words}" for name, words in zip(names, cells, strict=True) if words not in without]
         has_name = rows.columns[0].justify == "left" and cells[0]
         write_paragraph(to, cells[0] if has_name else named[0], style="bold")
         write_paragraph(to, " · ".join(named[1:]), indent=2)

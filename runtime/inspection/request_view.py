@@ -113,7 +113,7 @@ def _last_in(events: Sequence[ev.SessionEvent], session: str) -> _Found:
             return found
         if isinstance(events[place - 1], ev.ModelRequested):  # Its run has ended without an answer.
             return _of_call(events, place, session)
-    raise ConfigError(f"session {session!r} has no event that refers to a request; `refold show --events` lists")
+    raise ConfigError(f"session {session!r} has no request; `refold show --events` lists its events")
 
 
 def _wanted_at(events: Sequence[ev.SessionEvent], place: int, session: str) -> _Found:
@@ -127,7 +127,7 @@ def _wanted_at(events: Sequence[ev.SessionEvent], place: int, session: str) -> _
     run = fold(events[:place]).run
     if run is None or run.asked != place:
         raise ConfigError(
-            f"session {session!r} has no event at version {place} that has a request; `refold show --events` lists"
+            f"version {place} of session {session!r} has no request; `refold show --events` lists its events"
         )
     return _of_call(events, place, session)
 

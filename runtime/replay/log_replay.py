@@ -110,7 +110,7 @@ async def replay(
     """
     level = _checked_level(level, agent, budget)
     if deps is not None and agent is None:
-        raise ConfigError("only an agent's code depends on something; give agent= too, or leave deps out")
+        raise ConfigError("only an agent's code depends on something; name it by agent= or --agent, or leave deps out")
     if session is not None and stream is not None:
         raise ConfigError("name a session or a stream, not both")
     if jobs < 1:
@@ -311,7 +311,7 @@ def _checked_level(level: Level | None, agent: "AnyAgent | None", budget: TreeBu
     if level not in get_args(Level):
         raise ConfigError(f"there is no replay level {level!r}; use {', '.join(map(repr, get_args(Level)))}")
     if level in ANSWERS and agent is None:
-        raise ConfigError(f'level "{level}" needs the agent whose code is to decide; give agent=')
+        raise ConfigError(f'level "{level}" needs the agent whose code is to decide; name it by agent= or --agent')
     if level not in ANSWERS and agent is not None:
         raise ConfigError(f'level "{level}" runs no agent; leave agent out, or use "decide"')
     asks = level in ANSWERS and ANSWERS[level].models

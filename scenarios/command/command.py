@@ -195,7 +195,7 @@ def simulate(
     """Rehearse an agent: crashes, refusals, hangs and cancels, drawn from seeds, on a clock that costs no time.
 
     Its sessions run on a simulated loop; answers come from a model that answers by chance, and a stand-in takes the
-    place of each tool's body, unless --own-tools is given. What came of a seed depends on nothing else, so --seed
+    place of each tool's body; --own-tools runs the bodies. What came of a seed depends on nothing else, so --seed
     repeats it exactly. A broken promise is shrunk to the smallest scenario that breaks it, which is shown as Python
     code, and saved together with its log. Exits 1 if a promise is broken. --html writes one file with the page of
     `refold inspect`, in which both are; FILE must not be there yet.
@@ -203,7 +203,8 @@ def simulate(
     With --from, a process is started on each prefix of a recorded log, as if the one that wrote it had died there, and
     must recover; without AGENT it runs an agent that is made of what the log says of it. The log is not changed.
 
-    A function is called for each life of the simulated process, so that nothing is left of what was played before.
+    Where AGENT is a function, it is called for each life of the simulated process, so that nothing is left of what was
+    played before.
 
     JSON: {agent, seeds, first, seconds, repeats, refused, lives, steps, events, virtual_s, faults: {NAME: {planned,
     happened, met: {SITUATION: number}}}, promises: {NAME: {verdict, exercised, seeds}}, violation: {broken, scenario,

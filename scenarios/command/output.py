@@ -29,6 +29,9 @@ COLUMNS: dict[Situation, str] = {
 }
 """How columns are headed whose whole names would make the table too wide."""
 
+VERDICT_WORDS: dict[RuleVerdict, str] = {"hold": "holds"}
+"""What a verdict is called beside the name of its promise."""
+
 ACTS_SHOWN = 50
 """What so many acts came to is shown; of further ones it is counted."""
 
@@ -175,7 +178,7 @@ def write_one(
     rows = table("PROMISE", "VERDICT", "WHAT IT SAYS")
     verdicts = report.verdicts()
     for rule, verdict in verdicts.items():
-        rows.add_row(rule, verdict, PROMISES[rule])
+        rows.add_row(rule, VERDICT_WORDS.get(verdict, verdict), PROMISES[rule])
     write_table(to, rows)
     if violation is not None:
         _write_failure(to, plan, violation, again)
@@ -222,12 +225,12 @@ def write_ready(*, as_json: bool) -> None:
 
 
 def _write_coverage(to: "Console", summary: SweepSummary) -> None:
-    """Write which faults met sessions doing what; a pair that never met shows as 0."""
+    """Write which faults met sessions doing what; a pair that never met shows as 0, in a narrow terminal not at all."""
     rows = table("FAULT", "#PLANNED", "#HAPPENED", *map(_column, SITUATIONS))
     for name in sorted(summary.planned):
         met = (f"{summary.met[name, situation]:,}" for situation in SITUATIONS)
         rows.add_row(name, f"{summary.planned[name]:,}", f"{summary.happened[name]:,}", *met)
-    write_table(to, rows)
+    write_table(to, rows, without="0")
     never = sorted({kind.__name__ for kind in get_args(AnyFault)} - set(summary.planned))
     if never:
         write_paragraph(to, f"never planned: {', '.join(never)}")
@@ -242,7 +245,7 @@ def write_promises(to: "Console", summary: SweepSummary | CrashSummary, by: str)
     rows = table("PROMISE", "VERDICT", "#EXERCISED", "#VIOLATED", "WHAT IT SAYS")
     for rule, verdict in summary.verdicts().items():
         figures = (f"{summary.exercised[rule]:,}", f"{len(summary.broken.get(rule, ())):,}")
-        rows.add_row(rule, verdict, *figures, PROMISES.get(rule, ""))
+        rows.add_row(rule, VERDICT_WORDS.get(verdict, verdict), *figures, PROMISES.get(rule, ""))
     write_table(to, rows)
     for rule, places in summary.broken.items():
         named = ", ".join(map(str, places[:SEEDS_NAMED]))

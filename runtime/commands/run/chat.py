@@ -349,7 +349,8 @@ class Talk:
         request, log = waiting.request, self._session.log
         if isinstance(request, QuestionAsked):
             words, name = exact_line(exact_text(request.question), REST), question_id(request.call, request.number)
-            waits, line = f"waits for an answer as {name}", answer_line(log, waiting.session, name)
+            waits = f"waits for an answer as {name}"
+            line = answer_line(log, waiting.session, name, request.answer_schema)
         else:
             words = exact_line(exact_json(call_words(request.tool, request.input)), REST)
             waits, line = f"waits for approval as {request.call}", approve_line(log, waiting.session, request.call)

@@ -336,7 +336,7 @@ class ChatSession:
         if not asked.gives_result:
             self._happenings.put_nowait(PersonNeeded(session, asked))
             return
-        line = answer_line(self.log, session, question_id(asked.call, asked.number))
+        line = answer_line(self.log, session, question_id(asked.call, asked.number), asked.answer_schema)
         self._calls.tell(f"{asked.question} waits for an answer: {line}")
 
     def _see_event(self, recorded: "RecordedSessionEvent", parked: "asyncio.Future[LeftOpen]") -> None:

@@ -53,10 +53,11 @@ async def run(
     stop_reason}.
     """
     from refold.commands.run.session_run import session_run
-    from refold.sessions.inputs import RunOverrides
+    from refold.sessions.inputs import RunOverrides, input_blocks
     from refold.sessions.outcome import Completed
 
     name, content = _agent_and_input([word for word in (agent, text) if word is not None], choice)
+    input_blocks(content)  # An empty one is refused before there is a log.
     said, overrides = metadata_of(metadata), RunOverrides(max_turns=max_turns, temperature=temperature)
     async with session_run(
         chosen_agent(name, choice), log, session, user=user, metadata=said, quiet=as_json

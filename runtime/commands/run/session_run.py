@@ -25,6 +25,7 @@ from refold.commands.output import exact_json, exact_line, exact_text, shell_wor
 from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildWaits, ForPerson, LiveText
 from refold.commands.steer.delivery import answer_line, approve_line, resume_line
 from refold.events.core.codec import RecordedEvent
+from refold.events.core.content import JsonObject
 from refold.events.core.errors import PersistenceError, StreamDeleted
 from refold.events.core.ids import RunId, stream_name
 from refold.events.session import events as ev
@@ -122,7 +123,7 @@ class SessionRun:
         self.log = log
         self._waiting_calls: list[tuple[str, str]] = []
         """The calls that wait for approval, each behind its session: this one, or that of a subagent."""
-        self._waiting_answers: list[tuple[str, str]] = []
+        self._waiting_answers: list[tuple[str, ev.QuestionAsked]] = []
         """The questions that wait, likewise."""
         self._not_done = ""
         """What is said beside a run that waits before anything was done."""
@@ -173,8 +174,9 @@ class SessionRun:
         tell_error(f"{self.waits_for}; the run is left open", exact=True)
         for place, call in self._waiting_calls:
             typer.echo(approve_line(self.log, place, call), err=True)
-        for place, question in self._waiting_answers:
-            typer.echo(answer_line(self.log, place, question), err=True)
+        for place, asked in self._waiting_answers:
+            question = question_id(asked.call, asked.number)
+            typer.echo(answer_line(self.log, place, question, asked.answer_schema), err=True)
         typer.echo(resume_line(self.log, self.session, agent), err=True)
         return EXIT_TERMINATED if self._is_terminated else EXIT_FOUND
 
@@ -206,13 +208,14 @@ class SessionRun:
         waiting = calls_awaiting_approval(state)
         if waiting and status_of(state) == "waiting" and not self._has_handler:
             self._waiting_calls = [(self.session, call.id) for call in waiting]
-            calls = ", ".join(call.id for call in waiting)
-            self.waits_for = f"{calls} of {state.run.id} waits for approval{self._not_done}"
+            words = (_for_decision(call.name, call.input, call.id) for call in waiting)
+            self.waits_for = f"{' and '.join(words)}{self._not_done}"
             return False
-        asked = [question.id for question in questions_in(state)]
+        asked = questions_in(state)
         if asked and status_of(state) == "waiting":
             self._waiting_answers = [(self.session, question) for question in asked]
-            self.waits_for = f"{', '.join(asked)} of {state.run.id} waits for an answer{self._not_done}"
+            words = (_for_answer(question) for question in asked)
+            self.waits_for = f"{' and '.join(words)}{self._not_done}"
             return False
         await self._children.tell_waiting()
         if self.waits_for:
@@ -264,7 +267,7 @@ class SessionRun:
                 if self._has_handler:
                     self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call_id}")
                 else:
-                    self._wait_for_decision(self.session, call_id, f"{_exact(recorded.event)} as {call_id}")
+                    self._wait_for_decision(self.session, call_id, _for_decision(tool, arguments, call_id))
             case ev.QuestionAsked() as asked:
                 self._wait_for_answer(self.session, asked)
             case ev.RunParked(reason=reason):
@@ -278,8 +281,8 @@ class SessionRun:
         if isinstance(request, ev.QuestionAsked):
             self._wait_for_answer(child.id, request)
             return
-        waits = f"{_exact(request)} as {request.call} of {exact_text(child.id)}"
-        self._wait_for_decision(child.id, request.call, waits)
+        waits = _for_decision(request.tool, request.input, request.call)
+        self._wait_for_decision(child.id, request.call, f"{waits} of {exact_text(child.id)}")
 
     def _wait_for_decision(self, session: str, call: str, what: str) -> None:
         if (session, call) not in self._waiting_calls:
@@ -287,11 +290,10 @@ class SessionRun:
         self._wait_for(what)
 
     def _wait_for_answer(self, session: str, asked: ev.QuestionAsked) -> None:
-        question = question_id(asked.call, asked.number)
-        if (session, question) not in self._waiting_answers:
-            self._waiting_answers.append((session, question))
+        if (session, asked) not in self._waiting_answers:
+            self._waiting_answers.append((session, asked))
         whose = "" if session == self.session else f" of {exact_text(session)}"
-        self._wait_for(f"{exact_text(asked.question)} waits for an answer as {question}{whose}")
+        self._wait_for(f"{_for_answer(asked)}{whose}")
 
     def terminate(self) -> None:
         self._is_terminated = True
@@ -341,6 +343,14 @@ def _handled(number: signal.Signals, handler: Callable[[], None]) -> Generator[N
         loop.remove_signal_handler(number)
 
 
-def _exact(request: ev.ToolApprovalRequested) -> str:
-    what = exact_line(exact_json(call_words(request.tool, request.input)), "`refold approve LOG --json` shows all")
-    return f"{what} waits for approval"
+REST = "`refold approve LOG --json` shows all"
+
+
+def _for_decision(tool: str, arguments: JsonObject, call: str) -> str:
+    return f"{exact_line(exact_json(call_words(tool, arguments)), REST)} waits for approval as {call}"
+
+
+def _for_answer(asked: ev.QuestionAsked) -> str:
+    return (
+        f"{exact_line(exact_text(asked.question), REST)} waits for an answer as {question_id(asked.call, asked.number)}"
+    )

@@ -81,7 +81,7 @@ async def tried(
 
 def _write(to: "Console", report: "TrialReport", missing: Sequence[str]) -> None:
     if report.tried:
-        rows = table("session", "#like it", "outcome", "calls", "arguments", "answer", "#tokens", "#cost", "from")
+        rows = table("SESSION", "#LIKE IT", "OUTCOME", "CALLS", "ARGUMENTS", "ANSWER", "#TOKENS", "#COST", "FROM")
         for each in report.tried:
             rows.add_row(*_cells(each))
         write_table(to, rows)

@@ -155,7 +155,7 @@ def _write(to: "Console", log: Path, decision: "AwaitedDecision") -> None:
         write_exact(to, f"  {exact_text(decision.call)} is decided; a runtime that owns the log will go on")
     elif decision.question is not None:
         schema = exact_json(msgspec.json.encode(decision.answer_schema).decode())
-        write_exact(to, f"  {answer_line(log, decision.session, decision.id)}")
+        write_exact(to, f"  {answer_line(log, decision.session, decision.id, decision.answer_schema or {})}")
         write_exact(to, f"  # an answer that fits {exact_line(schema, REST)}")
     else:
         write_exact(to, f"  {approve_line(log, decision.session, decision.call)}")

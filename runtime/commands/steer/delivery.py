@@ -1,6 +1,6 @@
 """How the commands that change a session are given, and how their outcome is told."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,9 +115,14 @@ def approve_line(log: Path, session: str, call: str) -> str:
     return _line("approve", str(log), session, call)
 
 
-def answer_line(log: Path, session: str, question: str) -> str:
-    """Return the command that answers a question, ready for a shell but for the answer."""
-    return f"{_line('answer', str(log), session, question)} VALUE"
+def answer_line(log: Path, session: str, question: str, schema: Mapping[str, object]) -> str:
+    """Return the command that answers a question, ready for a shell but for the answer.
+
+    Args:
+        schema: what the answer must fit; where that is no text, it is given as JSON.
+    """
+    value = "VALUE" if schema.get("type") == "string" else "--value JSON"
+    return f"{_line('answer', str(log), session, question)} {value}"
 
 
 def _line(command: str, *words: str) -> str:

@@ -261,7 +261,7 @@ async def test_deps_of_a_replay_are_opened_for_it_and_closed_with_it_and_need_an
     assert seen == ["opens", "closes"]
     with pytest.raises(refold.ConfigError, match="the deps of the replay cannot be opened"):
         await replay(store, agent=shop(greeting), deps=lambda: 1 / 0)
-    with pytest.raises(refold.ConfigError, match="give agent="):
+    with pytest.raises(refold.ConfigError, match="name it by agent="):
         await replay(store, deps=stand_in)
 
 

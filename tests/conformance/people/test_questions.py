@@ -499,6 +499,7 @@ def test_the_command_lists_and_answers_where_no_runtime_owns_the_log(tmp_path: P
     with parcels(log) as runtime:
         while [question.number for question in runtime.session("s").questions()] != [2]:
             pass
+    assert f"  refold answer {log} s call_6_0.2 --value JSON\n" in refold_command("approve", log).stdout
     assert refold_command("answer", log, "s", "call_6_0", "--value", "7").exit_code == 0
     assert refold_command("answer", log, "s", "call_6_0", "--value", "7").exit_code == 1
     with parcels(log, refold.say("done")) as runtime:

@@ -44,6 +44,12 @@ def hostile_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return log_of(tmp_path_factory.mktemp("hostile") / "hostile.db", build)
 
 
+def test_the_list_of_commands_says_whole_what_each_does() -> None:
+    listed = run("--help").stdout.partition("Commands:\n")[2]
+    assert "..." not in listed
+    assert "Write a log as JSON Lines, of which `refold import` makes the same log again" in " ".join(listed.split())
+
+
 @pytest.mark.parametrize("words", [["sessions"], ["stats"], ["show", MALLORY, "--events"]], ids=lambda words: words[0])
 def test_tables_fit_the_terminal_and_only_their_last_column_is_cut(
     words: list[str], hostile_log: Path, monkeypatch: pytest.MonkeyPatch

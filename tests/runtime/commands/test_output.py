@@ -42,6 +42,14 @@ def test_a_table_fits_the_terminal_and_loses_no_name_and_no_number(width: int) -
         assert "planned 1,234 · happened 567 · model call 8 · awaiting 90 · cost 0.1234567" in words
 
 
+def test_a_table_that_is_too_wide_leaves_out_what_says_nothing() -> None:
+    to, file = written(40)
+    rows = table("FAULT", "#PLANNED", "#HAPPENED", "#MODEL CALL", "#AWAITING")
+    rows.add_row("ProviderHangs", "10", "0", "3", "0")
+    write_table(to, rows, without="0")
+    assert file.getvalue().split("\n")[1:] == ["  planned 10 · model call 3", ""]
+
+
 def test_a_paragraph_is_wrapped_inside_its_indent_on_a_terminal() -> None:
     to, file = written(24)
     write_paragraph(to, "one two three four five six", indent=4)

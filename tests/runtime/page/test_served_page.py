@@ -204,7 +204,7 @@ async def test_a_connection_that_does_not_go_on_is_closed_and_one_that_waits_for
         ("frames?session=alice&chunk=-1", 404, "no events there"),
         ("frames?session=alice&chunk=x", 400, "Expected `int`"),
         ("event?session=alice&version=99", 404, "has the versions 1 to 11"),
-        ("request?session=alice&version=1", 404, "has no event at version 1 that has a request"),
+        ("request?session=alice&version=1", 404, "version 1 of session 'alice' has no request"),
         ("payload?session=alice&hash=../etc/passwd", 404, "is no hash"),
         ("diff?left=alice&right=alice", 404, "compared with itself"),
         ("sessions?order=sideways", 400, "Invalid enum value"),

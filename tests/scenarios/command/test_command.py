@@ -40,9 +40,9 @@ def test_a_sweep_shows_what_met_what_and_the_verdict_on_each_promise() -> None:
     heads = r"^FAULT +PLANNED +HAPPENED +IDLE +MODEL CALL +TOOL +APPROVAL +ANSWER +RETRY "
     assert re.search(heads, result.stdout, re.M)
     for rule in PROMISES:
-        verdict = "not exercised +0" if rule in ON_A_WIRE else r"hold +\d+"
+        verdict = "not exercised +0" if rule in ON_A_WIRE else r"holds +\d+"
         if rule in ("APPROVAL", "CANCEL"):
-            verdict = r"(hold|not exercised) +\d+"
+            verdict = r"(holds|not exercised) +\d+"
         assert re.search(rf"^{rule} +{verdict} +0  ", result.stdout, re.M), rule
     assert re.search(r"^Crash\w+ +\d+ +\d+ .* 0 ", result.stdout, re.M), "what never met is shown as 0"
     last = result.stdout.splitlines()[-1]

@@ -214,7 +214,7 @@ def test_a_simulated_log_is_crashed_too(tmp_path: Path) -> None:
     result = run("simulate", "--from", path, "--boundaries", 10)
     assert result.exit_code == 0, result.output
     assert "the agent is made of what the log says of it" in result.stdout
-    assert re.search(r"^INV5 +hold +9 +0", result.stdout, re.M)
+    assert re.search(r"^INV5 +holds +9 +0", result.stdout, re.M)
     assert re.search(r"\nIn 9 boundaries, .*; next, `--boundaries 19` tries them all\.\n\Z", result.stdout)
 
 

@@ -50,6 +50,9 @@ def test_a_question_leaves_the_run_open_where_nobody_can_be_asked(
     assert "What stands on it?" in result.stderr
     assert "waits for an answer as call_6_0.1" in result.stderr
     assert f"refold answer refold.db {session} call_6_0.1 VALUE" in result.stderr
+    again = run("run", "--log", "refold.db", "agents:asking", "And now?", "--session", "s")
+    assert "What stands on it? waits for an answer as call_6_0.1" in again.stderr
+    assert "the input was not sent" in again.stderr
 
 
 def test_who_is_back_sees_the_last_exchanges_and_has_what_was_written_before(folder: Path) -> None:
