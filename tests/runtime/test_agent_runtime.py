@@ -13,6 +13,7 @@ import refold
 from refold.actors import ManualClock
 from refold.events.model import payloads
 from refold.stores import InMemoryStore
+from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, requests_of, results_of
 from tests.runtime.talking import CONFIG, scripted, talking
 
@@ -56,16 +57,6 @@ def test_an_agent_without_configuration_is_refused_at_construction(options: dict
     config = [options.pop("config")] if "config" in options else []
     with pytest.raises(refold.ConfigError, match=said):
         refold.AgentRuntime(*config, **options)
-
-
-async def test_an_agent_description_can_be_run_and_names_its_sessions_agent() -> None:
-    agent = refold.Agent(
-        name="forecaster", config=CONFIG, provider=refold.ScriptedProvider([refold.say("hi")]), tools=[weather]
-    )
-    async with refold.AgentRuntime(agent) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("hello")).text == "hi"
-        assert (await session.state_at()).agent == "forecaster"
 
 
 async def test_an_unknown_id_with_restore_is_an_error_that_names_it() -> None:
@@ -236,21 +227,6 @@ async def test_a_wait_that_a_tool_has_given_up_keeps_no_other_tool_from_waiting_
         assert [block.text for block in await results_of(other)] == ["fine"]
 
 
-@pytest.mark.parametrize("way", ["send", "stream"])
-async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_for_itself(way: str) -> None:
-    @refold.tool
-    async def ask_myself() -> str:
-        if way == "stream":
-            return str([item async for item in session.stream("and?")])
-        return (await session.send("and?")).text
-
-    async with talking(refold.use("ask_myself"), refold.say("I see."), tools=[ask_myself]) as (session, _):
-        assert (await session.send("go")).text == "I see."
-        (result,) = await results_of(session)
-    assert "AskCycle" in result.text
-    assert "session/s -> its tool -> session/s" in result.text
-
-
 async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> None:
     class Whole:
         async def complete(self, request: refold.ModelRequest) -> refold.ModelResponse:
@@ -260,40 +236,35 @@ async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> 
         assert (await (await runtime.session("s")).send("go")).text == "all at once"
 
 
-class RefusesCancels(InMemoryStore):
-    """Takes no cancellation, as often as it is told."""
+def memory() -> FailingStore:
+    return FailingStore(InMemoryStore())
 
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.times = times
 
-    async def append(self, batches: Any, payloads: Any = None) -> Any:
-        if self.times and any(b"session.cancel_requested" in batch.events[0] for batch in batches):
-            self.times -= 1
-            raise refold.PersistenceError("the disk is full")
-        return await super().append(batches, payloads)
+def disk_full() -> refold.PersistenceError:
+    return refold.PersistenceError("the disk is full")
 
 
 async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> None:
-    model, clock, token, store = HeldAnswer("never"), ManualClock(), refold.CancellationToken(), RefusesCancels(1)
+    model, clock, token, store = HeldAnswer("never"), ManualClock(), refold.CancellationToken(), memory()
     async with talking(model, log=store, clock=clock) as (session, _):
         sending = asyncio.create_task(session.send("go", cancel=token))
         await model.asked.wait()
+        store.fail_appends(disk_full, times=1)
         token.cancel()
         await clock.settle()
         assert not sending.done()
         await clock.advance(1)
         model.gate.set()  # A run whose cancellation was lost would complete.
         assert (await sending).outcome == refold.Cancelled()
-    assert store.times == 0
 
 
 async def test_a_log_that_refuses_for_ever_does_not_hold_a_caller_who_is_cancelled() -> None:
-    model, clock = HeldAnswer("never"), ManualClock()
-    runtime = scripted(model, log=RefusesCancels(10**9), clock=clock, cancel_grace_s=5, close_grace_s=0)
+    model, clock, store = HeldAnswer("never"), ManualClock(), memory()
+    runtime = scripted(model, log=store, clock=clock, cancel_grace_s=5, close_grace_s=0)
     await runtime.__aenter__()
     sending = asyncio.create_task((await runtime.session("s")).send("go"))
     await model.asked.wait()
+    store.fail_appends(disk_full)
     sending.cancel()
     await clock.advance(9)
     assert not sending.done()

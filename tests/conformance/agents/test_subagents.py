@@ -193,20 +193,6 @@ async def test_a_parent_with_the_longest_id_has_children_too(memory: InMemorySto
 # Several at once, and deep
 
 
-async def test_observing_children_run_beside_each_other_each_in_its_own_session(memory: InMemoryStore) -> None:
-    held = [HeldAnswer("one"), HeldAnswer("two"), HeldAnswer("three")]
-    helper = agent_of("h", *held)
-    calls = [asking("h", "a"), asking("h", "b"), asking("h", "c")]
-    async with sent_to(boss_of(helper.as_tool(tier="observe"), calls=calls), memory) as (runtime, session, sending):
-        for answer in held:
-            await answer.asked.wait()
-        for answer in reversed(held):
-            answer.gate.set()
-        await sending
-        assert sorted(await told(session)) == ["one", "three", "two"]
-        assert await runtime.sessions() == ["alice", CHILD, "alice/call_6_1", "alice/call_6_2"]
-
-
 async def test_acting_children_run_one_after_another(memory: InMemoryStore) -> None:
     first, second = HeldAnswer("one"), HeldAnswer("two")
     boss = boss_of(agent_of("h", first, second), calls=[asking("h", "a"), asking("h", "b")])

@@ -283,47 +283,6 @@ async def test_a_caller_may_be_cancelled_several_times_and_take_it_back_and_go_o
 # asyncio's own means
 
 
-async def _expire_after(steps: int, ended: asyncio.Event, limit: asyncio.Timeout) -> None:
-    await ended.wait()
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    limit.reschedule(asyncio.get_running_loop().time())
-
-
-async def test_a_timeout_that_races_the_result_gives_one_of_the_two(log: EventStore) -> None:
-    outcomes: list[str] = []
-    task = asyncio.current_task()
-    assert task is not None
-    async with runtime_of(log, Answering(lambda _: "done")) as runtime:
-        for steps in range(30):
-            session = await runtime.session(f"s{steps}")
-            ended = asyncio.Event()
-            moment = AtEvent(runtime, session, 6)  # InputQueued to RunCompleted, after the two that open a session.
-            moment.action = ended.set
-            try:
-                async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
-                    group.create_task(_expire_after(steps, ended, limit))
-                    outcomes.append((await session.send("go")).text)
-            except TimeoutError:
-                outcomes.append("too late")
-            assert moment.end() == "RunCompleted"
-            assert task.cancelling() == 0
-            await assert_ended(session, "RunCompleted")
-    assert set(outcomes) == {"done", "too late"}
-
-
-async def test_a_caller_who_is_cancelled_in_a_timeout_that_expires_is_cancelled(log: EventStore) -> None:
-    held = HeldAnswer("never")
-    async with session_in(runtime_of(log, refold.ScriptedProvider([held]))) as (runtime, session):
-        moment = AtEvent(runtime, session, 0)
-        task = asyncio.create_task(limited(session, moment))
-        await held.asked.wait()
-        moment.action()
-        task.cancel()
-        await cancelled(task)
-        await assert_ended(session, "RunCancelled")
-
-
 @pytest.mark.parametrize("how", ["wait_for", "gather", "cancelled gather", "shield"])
 async def test_send_inside_what_asyncio_offers(log: EventStore, how: str) -> None:
     held = HeldAnswer("late")
@@ -355,66 +314,6 @@ async def test_send_inside_what_asyncio_offers(log: EventStore, how: str) -> Non
 
 
 # Task groups
-
-
-async def test_the_error_of_a_handler_in_one_send_of_a_task_group_cancels_the_others(log: EventStore) -> None:
-    def refuse(recorded: Any) -> None:
-        if kind_of(recorded) == "ModelRequested":
-            raise LookupError("of the handler")
-
-    async with runtime_of(log, Answering(HeldAnswer("never"))) as runtime:
-        one, other = await runtime.session("one"), await runtime.session("other")
-
-        async def work_together() -> None:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(other.send("go"))
-                group.create_task(one.send("go", on_event=refuse))
-
-        with pytest.raises(ExceptionGroup) as caught:
-            await work_together()
-        assert [type(error) for error in caught.value.exceptions] == [LookupError]
-        for session in (one, other):
-            await assert_ended(session, "RunCancelled")
-
-
-@pytest.mark.parametrize("end", ["child fails", "run is cancelled"])
-async def test_a_task_group_inside_a_tool_is_the_tools_own(log: EventStore, end: str) -> None:
-    ended, begun = list[str](), asyncio.Event()
-
-    async def child(name: str) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(name)
-
-    @refold.tool
-    async def work() -> str:
-        async with asyncio.TaskGroup() as group:
-            for name in "ab":
-                group.create_task(child(name))
-            await asyncio.sleep(0)
-            begun.set()
-            if end == "child fails":
-                raise KeyError("one of them")
-        return "unreachable"
-
-    async with runtime_of(
-        log, refold.ScriptedProvider([refold.use("work"), refold.say("done"), refold.say("more")]), [work]
-    ) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
-        await begun.wait()
-        if end == "child fails":
-            assert (await sending).text == "done"
-            result = (await session.history())[2].content[0]
-            assert isinstance(result, refold.ToolResultBlock)
-            assert (result.kind, result.text) == ("permanent", "KeyError: 'one of them'")
-            await assert_ended(session, "RunCompleted")
-        else:
-            sending.cancel()
-            await cancelled(sending)
-            await assert_ended(session, "RunCancelled")
-    assert sorted(ended) == ["a", "b"]
 
 
 async def test_a_task_group_in_a_tool_that_sends_to_other_sessions_ends_their_runs_with_its_own(
@@ -591,23 +490,6 @@ async def test_a_runtime_may_be_cancelled_in_every_operation_of_its_store_and_li
         assert (await check_log(log)).problems == ()
     assert living.result() == "done"
     assert place > 8
-
-
-async def test_leaving_by_an_error_of_the_body_passes_it_on_and_ends_the_sends_of_a_group_inside(
-    log: EventStore,
-) -> None:
-    async def leave_by_an_error() -> None:
-        async with runtime_of(log, refold.ScriptedProvider([held])) as runtime, asyncio.TaskGroup() as group:
-            sending.append(group.create_task((await runtime.session("s")).send("go")))
-            await held.asked.wait()
-            raise KeyError("of the body")
-
-    held, sending = HeldAnswer("never"), list[asyncio.Task[refold.RunResult]]()
-    with pytest.raises(ExceptionGroup) as caught:
-        await leave_by_an_error()
-    assert [type(error) for error in caught.value.exceptions] == [KeyError]
-    assert sending[0].cancelled()
-    await assert_nothing_is_pending(log)
 
 
 async def test_other_waits_of_a_session_may_be_cancelled_and_do_what_they_were_asked_for() -> None:

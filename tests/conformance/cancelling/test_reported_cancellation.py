@@ -13,7 +13,7 @@ import pytest
 import refold
 from refold.events.core.content import CANCELLED_TEXT
 from refold.stores import EventStore
-from tests.conformance.sessions import TERMINAL, WAYS_TO_CANCEL, opened, results_of, runtime_of, session_in, types_of
+from tests.conformance.sessions import TERMINAL, WAYS_TO_CANCEL, opened, results_of, session_in, types_of
 
 WAYS = ("session.cancel", "token", "task")
 
@@ -199,7 +199,7 @@ def resource(seen: list[str], kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["scope", "generator"])
-@pytest.mark.parametrize("end", ["returns", "raises", "times out", *WAYS])
+@pytest.mark.parametrize("end", ["returns", "raises", "times out", "the runtime closes", *WAYS])
 async def test_case_g05_a_tool_leaves_what_it_opened_in_the_task_that_opened_it(
     log: EventStore, kind: str, end: str
 ) -> None:
@@ -218,10 +218,15 @@ async def test_case_g05_a_tool_leaves_what_it_opened_in_the_task_that_opened_it(
                 await asyncio.Event().wait()
         return "used"
 
-    async with opened(log, refold.use("connect"), refold.say("done"), refold.say("after"), tools=[connect]) as (
-        _,
-        session,
-    ):
+    script = refold.use("connect"), refold.say("done"), refold.say("after")
+    async with opened(log, *script, tools=[connect], close_grace_s=0) as (runtime, session):
+        if end == "the runtime closes":
+            sending = asyncio.create_task(session.send("go"))
+            await begun.wait()
+            await runtime.close()
+            assert seen == ["entered", "left"]
+            await asyncio.wait([sending])
+            return
         if end in WAYS:
             await WAYS_TO_CANCEL[end](session, begun.wait)
             assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT]
@@ -233,43 +238,6 @@ async def test_case_g05_a_tool_leaves_what_it_opened_in_the_task_that_opened_it(
             assert "different task" not in result
         assert seen == ["entered", "left"]
         assert (await session.send("more")).text in ("done", "after")
-
-
-async def test_case_g05_many_calls_at_once_each_have_a_task_of_their_own(log: EventStore) -> None:
-    seen, tasks = list[str](), set[asyncio.Task[Any] | None]()
-
-    @refold.tool(tier="observe")
-    async def connect(number: int) -> str:
-        async with generated_scope(seen):
-            tasks.add(asyncio.current_task())
-            for _ in range(number):
-                await asyncio.sleep(0)
-        return f"used {number}"
-
-    async with opened(
-        log, [refold.use("connect", {"number": number}) for number in range(10)], refold.say("done"), tools=[connect]
-    ) as (_, session):
-        assert (await session.send("go")).text == "done"
-        assert [block.text for block in await results_of(session)] == [f"used {number}" for number in range(10)]
-    assert len(tasks) == 10
-    assert (seen.count("entered"), seen.count("left")) == (10, 10)
-
-
-async def test_case_g05_a_tool_that_is_an_open_generator_at_a_close_is_left_in_its_own_task(log: EventStore) -> None:
-    begun, seen = asyncio.Event(), list[str]()
-
-    @refold.tool
-    async def connect() -> str:
-        async with generated_scope(seen):
-            begun.set()
-            await asyncio.Event().wait()
-        return "unreachable"
-
-    async with runtime_of(log, refold.use("connect"), tools=[connect], close_grace_s=0) as runtime:
-        sending = asyncio.create_task((await runtime.session("s")).send("go"))
-        await begun.wait()
-    assert seen == ["entered", "left"]
-    await asyncio.wait([sending])
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -381,21 +381,6 @@ async def test_c1_a_command_that_fails_may_be_given_again(store: FailingStore) -
         assert type((await ended(clock, second)).outcome).__name__ == "Cancelled"
 
 
-async def test_c1_other_sessions_go_on_while_the_log_refuses_one(store: FailingStore) -> None:
-    async with at_work(store, say("fine"), say("fine"), say("mended")) as (_, clock, runtime, _):
-        one, other, third = [await runtime.session(name) for name in ("s", "other", "third")]
-        store.fail_appends(ERRORS["KeyError"], of="session/s")
-        for _ in range(3):
-            with pytest.raises(PersistenceError, match="KeyError"):
-                await ended(clock, sending(one))
-        assert (await ended(clock, sending(other))).text == "fine"
-        assert (await ended(clock, sending(third))).text == "fine"
-        assert await one.history() == []
-        store.mend()
-        assert (await ended(clock, sending(one))).text == "mended"
-    assert await store.inner.list_streams(prefix="session/", with_pending=True) == []
-
-
 async def test_c1_a_refused_batch_does_not_cost_those_that_share_its_transaction() -> None:
     store = FailingStore(InMemoryStore())
     async with at_work(store, *[say("done")] * 10) as (_, clock, runtime, _):

@@ -129,31 +129,6 @@ async def test_arguments_that_are_too_long_together_fail_their_run_and_the_next_
         assert (await session.send("again")).text == "ok"
 
 
-TOO_LONG: dict[str, Any] = {
-    "long": {"value": "x" * 2 * MEGABYTE},
-    "long text": '{"value": "' + "x" * 2 * MEGABYTE + '"}',
-    "wide": {"value": dict.fromkeys(map(str, range(50_000)), 0)},
-}
-
-NO_NUMBER = ("9" * 5_000, "1e999", "NaN", "9223372036854775808", "-Infinity")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        *(pytest.param(arguments, "262,144", id=f"too long: {name}") for name, arguments in TOO_LONG.items()),
-        *(pytest.param(f'{{"value": {number}}}', "", id=f"no number: {number[:20]}") for number in NO_NUMBER),
-    ],
-)
-async def test_arguments_that_are_too_long_or_hold_what_is_no_number_of_ours_are_told_to_the_model(
-    log: EventStore, arguments: Any, said: str
-) -> None:
-    async with session_in(runtime_of(log, use("echo", arguments), say("ok"))) as (_, session):
-        assert (await session.send("go")).text == "ok"
-        (result,) = await results_of(session)
-        assert (result.kind, said in result.text) == ("invalid_arguments", True)
-
-
 # Deep nesting
 
 

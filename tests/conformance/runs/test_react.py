@@ -1,6 +1,5 @@
 """Sessions of models that call tools in ReAct text: the same state machine as for native calls; rows A2, A16 and C9."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.react.text import EXPECTED
 from refold.stores import EventStore
 from tests.conformance.cases import Bench, Case, Fails, Held, Play, as_tests
-from tests.conformance.sessions import opened, runtime_of
+from tests.conformance.sessions import opened
 from tests.conformance.steps import (
     approval_asked,
     asked,
@@ -209,19 +208,6 @@ async def test_a_provider_for_text_is_not_put_behind_another(log: EventStore) ->
         assert (await (await runtime.session("s")).send("What is x?")).text == "Seen."
     assert [request.stop_sequences for request in scripted.requests] == [(), ()]
     assert scripted.requests[0].system_prompt.count("# How to answer") == 1
-
-
-async def test_sessions_at_once_share_nothing(log: EventStore) -> None:
-    def answer(request: refold.ModelRequest) -> str:
-        name = request.messages[0].text
-        if len(request.messages) == 1:
-            return f'Action: look\nAction Input: {{"at": "{name}"}}'
-        return f"FINAL_ANSWER: {request.messages[-1].text}"
-
-    async with runtime_of(log, *[answer] * 10, tools=Bench().tools, config=CONFIG) as runtime:
-        sessions = [await runtime.session(f"s{number}") for number in range(5)]
-        results = await asyncio.gather(*(session.send(f"n{place}") for place, session in enumerate(sessions)))
-        assert [result.text for result in results] == [f"Observation: saw n{place}" for place in range(5)]
 
 
 async def test_a_stream_shows_thoughts_and_the_answer(log: EventStore) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from refold import (
     AgentRuntime,
-    AskCycle,
     Cancelled,
     CommandRejected,
     Completed,
@@ -976,19 +975,32 @@ async def test_a19_a_step_takes_the_first_turn_when_the_runs_before_it_have_ende
         assert (await queued).text == "third"
 
 
-async def test_a19_a_tool_cannot_step_its_own_session(log: EventStore) -> None:
-    @tool
-    async def step_it(context: ToolContext[Any]) -> str:
-        session = await runtime.session(context.session)
-        with pytest.raises(AskCycle):
-            await session.step()
-        with pytest.raises(AskCycle):
-            await session.step("go")
-        return "refused"
+async def first_of_stream(session: Session) -> Any:
+    return await anext(session.stream("and?"))
 
-    async with sessions.opened(log, use("step_it"), say("done"), tools=[step_it]) as (runtime, session):
-        await session.send("go")
-        assert [block.text for block in await sessions.results_of(session)] == ["refused"]
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        pytest.param(lambda session: session.step(), id="its next turn"),
+        pytest.param(lambda session: session.step("go"), id="an input and its first turn"),
+        pytest.param(lambda session: session.send("and?"), id="an answer"),
+        pytest.param(first_of_stream, id="a stream"),
+    ],
+)
+async def test_a19_a_tool_that_waits_for_its_own_session_is_told_instead(
+    log: EventStore, wait: Callable[[Session], Awaitable[Any]]
+) -> None:
+    @tool
+    async def wait_for_myself() -> Any:
+        return await wait(session)
+
+    script = use("wait_for_myself"), say("I see.")
+    async with sessions.opened(log, *script, tools=[wait_for_myself]) as (_, session):
+        assert (await session.send("go")).text == "I see."
+        [result] = await sessions.results_of(session)
+        assert "AskCycle" in result.text
+        assert "session/s -> its tool -> session/s" in result.text
 
 
 async def test_a23_a_reminder_in_a_session_that_nobody_opens_again_begins_all_the_same(log: EventStore) -> None:

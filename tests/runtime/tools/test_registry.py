@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from refold.actors.calls.protocols import ToolRunner
 from refold.actors.thread_pool import ThreadPool
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.session.events import Verdict
@@ -35,11 +34,6 @@ def note(text: str) -> str:
 
 def named(name: str) -> Tool[..., object]:
     return tool(name=name)(note)
-
-
-def test_a_registry_is_what_actors_call_their_tool_runner() -> None:
-    runner: ToolRunner = ToolRegistry([weather])
-    assert runner.names() == ("weather",)
 
 
 def test_descriptions_are_a_column_of_texts_in_name_order() -> None:
@@ -145,26 +139,18 @@ def test_without_any_tool_a_model_is_told_so() -> None:
     assert ToolRegistry().check("weather", {})[1].reason == "There is no tool 'weather'; there are no tools."
 
 
-def test_checking_goes_to_the_tool() -> None:
-    registry = ToolRegistry([pay])
-    assert registry.check("pay", {"amount": 5}) == ({"amount": 5}, Verdict())
-    assert registry.check("pay", {"amount": "five"})[1].verdict == "invalid_arguments"
-
-
-async def test_running_goes_to_the_tool_in_the_given_pool() -> None:
+async def test_checking_and_running_go_to_the_tool_in_the_given_pool_or_one_of_its_own() -> None:
     @tool
     def thread() -> str:
         return threading.current_thread().name
 
     pool = ThreadPool(1, name="given")
     registry = ToolRegistry([weather, thread], pool=pool)
+    assert registry.check("weather", {"city": 5})[1].verdict == "invalid_arguments"
     assert await registry.run("weather", {"city": "Lisbon"}, context()) == "Lisbon: sunny"
     assert str(await registry.run("thread", {}, context())).startswith("given")
     pool.close()
-
-
-async def test_without_a_pool_a_registry_makes_its_own() -> None:
-    assert await ToolRegistry([pay]).run("pay", {"amount": 5}, context()) == "paid 5"
+    assert await ToolRegistry([weather, thread]).run("thread", {}, context()) != ""
 
 
 async def test_running_a_tool_that_was_removed_is_a_tools_error() -> None:

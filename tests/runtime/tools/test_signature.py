@@ -294,31 +294,6 @@ def test_a_parameter_for_the_context_is_no_part_of_the_schema(annotation: Any) -
         signature.read({"city": "Lisbon", "ctx": {}})
 
 
-def test_a_bound_method_a_partial_and_an_object_with_call_have_their_own_signatures() -> None:
-    class Account:
-        def pay(self, amount: int, currency: str = "EUR") -> str:
-            """Pay.
-
-            Args:
-                amount: How much.
-            """
-            return f"{amount} {currency}"
-
-        async def __call__(self, amount: int) -> str:
-            return str(amount)
-
-    method = Signature(Account().pay, tool="pay")
-    assert method.names == ("amount", "currency")
-    assert method.input.schema["properties"]["amount"] == {  # type: ignore[index]
-        "type": "integer",
-        "description": "How much.",
-    }
-    assert Signature(Account(), tool="pay").names == ("amount",)
-    partial = functools.partial(functools.partial(Account.pay, Account()), currency="a secret of the application")
-    assert Signature(partial, tool="pay").names == ("amount",)
-    assert "secret" not in str(Signature(partial, tool="pay").input.schema)
-
-
 def test_a_decorated_function_has_the_signature_of_what_it_wraps() -> None:
     def logged(function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function)

@@ -49,19 +49,6 @@ async def test_a_tool_described_by_a_schema_gets_its_arguments_as_one_dict() -> 
     assert result is not arguments
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({}, "Missing required field `path`"),
-        ({"path": "/a", "mode": 1}, "Unknown field `mode` (there are `path`, `lines`)"),
-        ({"path": 1}, "Expected `string`, got `integer` - at `$.path`"),
-        ({"path": "/a", "lines": ["one"]}, "Expected `integer`, got `string` - at `$.lines[0]`"),
-    ],
-)
-def test_arguments_of_a_described_tool_are_checked_against_its_schema(arguments: JsonObject, said: str) -> None:
-    assert said in refusal(described(), arguments)
-
-
 async def test_a_handler_may_be_async_and_take_the_context() -> None:
     async def handler(arguments: JsonObject, ctx: ToolContext[str]) -> Json:
         return [arguments, ctx.deps]
