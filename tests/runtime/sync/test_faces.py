@@ -36,6 +36,7 @@ NOT_FOR_THREADS = {
     refold.RunHandle: set[str](),
     refold.RunReader: set[str](),
     refold.Subscription: {
+        "begin_wait",
         "expect",
         "go_back",
         "end",
