@@ -38,7 +38,6 @@ from refold.metrics.live import SyncMetrics
 from refold.options import RuntimeOptions, Settings, checked_options
 from refold.providers.function import ProviderFunction
 from refold.publishing.event_bus import Subscriber
-from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import describe_command, require_no_own_deps
 from refold.sessions.run_handle import RunHandle, run_id_parts
@@ -394,15 +393,7 @@ class AgentRuntime(Generic[Out_co]):
             ActorStopped: the runtime is closed.
         """
         self.require_open()
-        return Subscription(self.event_bus, self.recorded_after, None, capacity=capacity)
-
-    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
-        """Return the next `limit` events of a session after a version, or those there are.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-        """
-        return await self.context.recorded_after(session, version, limit)
+        return Subscription(self.event_bus, self.context.recorded_after, None, capacity=capacity)
 
     async def close(self, *, cancel: bool = False) -> None:
         """End the runtime; a second call waits for the first, and in a forked child nothing happens.
@@ -526,7 +517,6 @@ class SyncRuntime(Generic[Out_co]):
     retain = blocking(AgentRuntime.retain)
     sessions = blocking(AgentRuntime.sessions)
     list_sessions = blocking(AgentRuntime.list_sessions)
-    recorded_after = blocking(AgentRuntime.recorded_after)
     tools_in_force = blocking(AgentRuntime.tools_in_force)
 
     def session(

@@ -64,7 +64,6 @@ def test_events_are_yielded_over_the_bounds_of_pages_and_from_a_version_on() -> 
         assert versions == list(range(1, len(versions) + 1))
         assert [recorded.version for recorded in session.events(after_version=1000)] == versions[1000:]
         assert session.state_at(3).version == 3
-        assert [recorded.version for recorded in runtime.recorded_after(refold.SessionId("s"), 5, 2)] == [6, 7]
 
 
 def test_every_argument_of_send_reaches_the_run() -> None:
