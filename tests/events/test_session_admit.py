@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from refold.events import SESSION_CORE, CommandRejected, Recorded
-from refold.events.core.content import ImageBlock, Message, TextBlock, tool_uses
+from refold.events.core.content import ImageBlock, Message, tool_uses
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.messages import Usage
 from refold.events.model.refused import GuardrailTrip, Part
@@ -164,23 +164,6 @@ def test_every_command_in_every_situation_is_accepted_known_or_refused_and_admit
         assert names(told)[0] == recorded["+*".index(outcome)]
 
 
-def test_a_session_is_not_opened_again_as_another(session: Session) -> None:
-    with pytest.raises(CommandRejected, match="this is session 'alice', not 'bob'"):
-        session.tell(commands.OpenSession(session=SessionId("bob"), agent=AgentId("agent")))
-
-
-def test_a_repeated_import_with_a_key_is_known_although_its_calls_got_new_ids(session: Session) -> None:
-    given = commands.ImportHistory(
-        messages=(Message("user", (say("Hi"),)), Message("assistant", (use("look", "t1"),))), key="i"
-    )
-    session.tell(given)
-    assert session.tell(given) == []
-    assert len(session.history) == 3
-    session.send(key="k", cancelled=True)
-    with pytest.raises(CommandRejected, match="key 'k'"):
-        session.tell(msgspec.structs.replace(given, key="k"))
-
-
 def test_what_stood_elsewhere_when_it_was_named_is_not_set_aside(session: Session) -> None:
     hello = commands.ImportHistory(messages=(Message("user", (say("Hello"),)),))
     for command in (hello, commands.ClearHistory(), hello):
@@ -198,12 +181,6 @@ def test_blank_texts_of_an_input_are_dropped_and_the_rest_is_kept(session: Sessi
     assert queued.content == (image,)
 
 
-@pytest.mark.parametrize("content", [(), (TextBlock(text=""),), (TextBlock(text=" \t\n"),)])
-def test_an_input_without_content_is_refused(session: Session, content: tuple[TextBlock, ...]) -> None:
-    with pytest.raises(CommandRejected, match="needs some content"):
-        session.send_content(*content)
-
-
 def test_calls_get_ids_of_ours_and_keep_the_providers_beside(session: Session) -> None:
     session.send()
     session.answer(use("look", "toolu_a"), use("look", "toolu_a"))
@@ -217,27 +194,6 @@ def test_an_answer_whose_verdicts_do_not_match_its_calls_is_refused(session: Ses
     session.send()
     with pytest.raises(CommandRejected, match="2 tool calls came with 0 verdicts"):
         session.answer(use("look"), use("look"), verdicts=())
-
-
-def test_an_answer_that_nobody_waits_for_is_evidence_and_never_history(session: Session) -> None:
-    session.send()
-    run = session.run
-    session.cancel()
-    events = session.tell(response(run, 1, [say("too late"), use("write")], usage=Usage(input_tokens=7)))
-    assert [type(event) for event in events] == [ModelInterrupted]
-    assert session.history == [Message("user", (say("Hello"),))]
-    assert session.state.usage.input_tokens == 7
-
-
-def test_tokens_of_an_interrupted_answer_are_not_counted_to_the_next_run(session: Session) -> None:
-    session.send()
-    run = session.run
-    session.cancel()
-    session.send()
-    session.tell(response(run, 1, [], usage=Usage(input_tokens=7)))
-    assert session.state.usage.input_tokens == 7
-    assert session.state.run is not None
-    assert session.state.run.usage == Usage()
 
 
 def test_what_had_come_of_an_answer_is_evidence_with_its_tokens_and_the_call_goes_on(session: Session) -> None:
@@ -260,9 +216,3 @@ def test_the_tokens_of_another_model_call_are_not_the_runs(session: Session) -> 
     session.tell(ev.ModelInterrupted(turn=1, asked=5, usage=Usage(output_tokens=3)))
     assert session.state.run is not None
     assert (session.state.run.usage, session.state.usage) == (Usage(), Usage(output_tokens=3))
-
-
-def test_nothing_is_recorded_before_the_session_is_open() -> None:
-    session = Session()
-    with pytest.raises(CommandRejected, match="not open"):
-        session.tell(ev.ModelInterrupted(turn=1, asked=5))

@@ -12,7 +12,6 @@ from refold.events.core.content import (
     CRASHED_TEXT,
     NO_RESULT_TEXT,
     Block,
-    ErrorKind,
     ImageBlock,
     Message,
     StoredBlock,
@@ -50,21 +49,6 @@ def test_the_fixed_sentences_are_these() -> None:
     )
     assert NO_RESULT_TEXT == "The imported history has no result of this call, so its outcome is unknown."
     assert CRASHED_IMPORT_TEXT == "Tool execution was interrupted by a crash. Please retry."
-
-
-def test_the_kinds_of_errors_are_these() -> None:
-    assert set(get_args(ErrorKind)) == {
-        "transient",
-        "permanent",
-        "cancelled",
-        "denied",
-        "timeout",
-        "crashed",
-        "truncated",
-        "invalid_arguments",
-        "not_found",
-        "shed",
-    }
 
 
 def test_the_text_of_a_message_is_that_of_its_text_blocks_joined() -> None:
