@@ -630,13 +630,6 @@ async def test_a_kind_that_cannot_be_one_is_refused(world: World, kind: str) -> 
             await system.host(kind, JobCore)
 
 
-async def test_a_kind_is_hosted_once(world: World) -> None:
-    async with world.system() as system:
-        await world.host(system)
-        with pytest.raises(ConfigError, match="the kind 'jobs' is registered already"):
-            await world.host(system)
-
-
 async def test_two_kinds_live_side_by_side_and_ask_each_other(world: World) -> None:
     async with world.system() as system:
         jobs = await world.host(system)

@@ -78,18 +78,6 @@ async def test_a_circle_of_one_of_ours_and_a_thread_actor_is_found(
         assert await system.bridge(thread).ask("count") == 2
 
 
-async def test_a_circle_through_two_of_ours_is_found(thread_relays: list[Any], gate: threading.Event) -> None:
-    gate.set()
-    async with ActorSystem(clock=ManualClock()) as system:
-        one, two, thread = await system.start(Relay), await system.start(Relay), thread_relays[0]
-        with pytest.raises(AskCycle):
-            await one.ask((thread, two, one, "never handled"), block=False)
-        with pytest.raises(AskCycle):
-            await system.bridge(thread).ask((one, two, thread, "never handled"))
-        assert [await ref.ask("count", block=False) for ref in (one, two)] == [3, 3]
-        assert await system.bridge(thread).ask("count") == 3
-
-
 async def test_a_circle_through_two_thread_actors_is_found_where_ours_stand_between_them(
     thread_relays: list[Any], gate: threading.Event
 ) -> None:

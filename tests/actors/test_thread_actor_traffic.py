@@ -94,19 +94,6 @@ async def test_thread_actors_and_ours_send_each_other_many_messages_at_once(
         assert_complete(await bridge.ask("all"), {f"task {number}" for number in range(SENDERS)})
 
 
-async def test_every_question_to_a_thread_actor_gets_its_own_answer(
-    system: ActorSystem, thread_logs: list[Any]
-) -> None:
-    class Asker(Actor):
-        async def on_receive(self, message: Any) -> Any:
-            return [await self.system.bridge(ref).ask((message, 0)) for ref in thread_logs]
-
-    askers = [await system.start(Asker) for _ in range(50)]
-    answers = [asker.ask(str(number), block=False) for number, asker in enumerate(askers)]
-    for number, answer in enumerate(answers):
-        assert await answer == [(str(number), 0)] * SENDERS
-
-
 def test_two_systems_in_two_threads_send_each_other_many_messages_at_once() -> None:
     meeting = threading.Barrier(2, timeout=LONG_S)
     logs: dict[str, ActorRef] = {}

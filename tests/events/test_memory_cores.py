@@ -253,23 +253,6 @@ def test_what_cannot_be_kept_is_refused_and_changes_nothing(core: Any, command: 
     assert told.state == core.initial()
 
 
-@pytest.mark.parametrize(
-    ("embedding", "problem"),
-    [
-        (vector(0, 0), "the embedding of 'k' is zero in every place"),
-        (vector(0.0, -0.0), "is zero in every place"),
-        (vector(math.nan, 1), "the embedding of 'k' has nan at place 0"),
-        (vector(1, math.inf), "has inf at place 1"),
-        (vector(1, -math.inf), "has -inf at place 1"),
-        (b"", "has no numbers"),
-        (b"abc", "has no numbers"),
-    ],
-)
-def test_case_l01_an_embedding_without_a_direction_is_refused(embedding: bytes, problem: str) -> None:
-    with pytest.raises(AgentMemoryError, match=problem):
-        known(PutEntry(name="k", value="v", embedding=embedding))
-
-
 def test_what_changes_nothing_is_not_recorded() -> None:
     assert ToldCore(EPISODIC_CORE, ClearEpisodes(), ClearEpisodes(agent="a")).events == []
     assert ToldCore(SEMANTIC_CORE, RemoveEntry(name="a"), ClearEntries(), ChangeDimension(dimension=None)).events == []

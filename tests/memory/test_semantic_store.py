@@ -97,6 +97,8 @@ def test_case_l01_vectors_without_a_direction_are_refused_and_the_others_are_fou
             store.put("inf", "", embedding=[1, number])
     with pytest.raises(refold.AgentMemoryError, match="the embedding of 'tiny' is zero in every place"):
         store.put("tiny", "", embedding=[1e-300, 0])
+    with pytest.raises(refold.AgentMemoryError, match="the embedding of 'none' has no numbers"):
+        store.put("none", "", embedding=[])
     with pytest.raises(
         refold.AgentMemoryError, match="the embedding of 'three' has 3 numbers where those of the store have 2"
     ):

@@ -94,13 +94,6 @@ async def test_what_comes_back_is_what_went_out(tmp_path: Path, kind: str) -> No
     await store.close()
 
 
-async def test_an_imported_log_goes_on_where_it_ended(tmp_path: Path, lines: bytes) -> None:
-    await import_log(io.BytesIO(lines), "x", tmp_path / "copy.db")
-    async with await SQLiteStore.open(tmp_path / "copy.db") as store:
-        [place] = await store.append([batch("session/a", 4)])
-        assert (place.position, place.version) == (609, 5)
-
-
 @pytest.mark.parametrize("blank", [b"\n", b" \t\n", b"\r\n", b"\n\n\n"])
 async def test_blank_lines_are_skipped_wherever_an_editor_left_them(
     tmp_path: Path, lines: bytes, blank: bytes, caplog: pytest.LogCaptureFixture

@@ -124,12 +124,6 @@ async def test_a_damaged_page_is_an_error_that_names_the_stream(log: Path) -> No
         assert await store.find_damage()
 
 
-async def test_a_sound_file_has_no_damage(tmp_path: Path) -> None:
-    async with await SQLiteStore.open(tmp_path / "events.db") as store:
-        await store.append([batch("session/a", 0, 100)])
-        assert await store.find_damage() == []
-
-
 @pytest.mark.parametrize("column", ["correlation", "causation", "pending"])
 async def test_text_that_is_not_unicode_is_an_error_that_names_the_stream(log: Path, column: str) -> None:
     await make_log(log)
