@@ -19,9 +19,6 @@ from tests.selfcheck.hostile.samples import make_samples
 from tests.selfcheck.hostile.table_mutations import TABLE_MUTATIONS, changed_tables, has_executed
 from tests.selfcheck.hostile.trial import place_of, try_log
 
-GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.db"))
-assert GOLDEN
-
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
@@ -43,7 +40,7 @@ def without_time(outcome: Outcome) -> list[str]:
 
 
 def test_drawn_logs_show_no_fault_and_cost_little(samples: list[Path], tmp_path: Path) -> None:
-    outcomes = tried([*samples, *GOLDEN], tmp_path, 1, range(12))
+    outcomes = tried(samples, tmp_path, 1, range(12))
     assert [(outcome.number, without_time(outcome)) for outcome in outcomes if without_time(outcome)] == []
     assert max(outcome.memory for outcome in outcomes) < MEMORY_MAX
     assert Counter(outcome.verdict for outcome in outcomes).keys() >= {"refused", "reported", "sound"}

@@ -251,11 +251,12 @@ class _Trial:
     async def _ask(self, agent: Agent) -> None:
         """Ask for facts, whose embeddings lie in a block."""
         assert agent.semantic is not None
-        try:
-            await agent.semantic.similar([1.0] * 100)
-            await agent.semantic.by_tags()
-        except RefoldError:
-            self._refusals += 1
+        for dimension in (3, 96):  # Of the first sample, and of the one with blocks.
+            try:
+                await agent.semantic.similar([1.0] * dimension)
+                await agent.semantic.by_tags()
+            except RefoldError:
+                self._refusals += 1
 
     async def _speak(self, runtime: AgentRuntime, clock: ManualClock, name: str) -> None:
         """Say something, and cancel it where it does not end by itself; what Refold refuses is as good."""
