@@ -16,20 +16,10 @@ from refold.events.session import events as ev
 from refold.events.session.events import SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.react import SessionEffect, pending
+from tests.selfcheck.exhaustive.scope import STREAM, TOOLS
 from tests.selfcheck.exhaustive.trial import through_the_log
 
-STREAM = StreamName("session/alice")
 CODE = CodeIdentity(refold="0.1.0", core=1)
-
-TOOLS = (
-    ToolSpec(name="look", description="Looks.", input_schema={"type": "object"}, tier="observe", effect="pure"),
-    ToolSpec(name="fetch", description="Fetches.", input_schema={"type": "object"}, tier="observe", effect="once"),
-    ToolSpec(name="write", description="Writes.", input_schema={"type": "object"}, tier="act", effect="once"),
-    ToolSpec(name="put", description="Puts.", input_schema={"type": "object"}, tier="act", effect="idempotent"),
-    ToolSpec(name="pay", description="Pays.", input_schema={"type": "object"}, tier="confirm", effect="once"),
-    ToolSpec(name="sign", description="Signs.", input_schema={"type": "object"}, tier="confirm", effect="idempotent"),
-)
-"""One tool for each behaviour that a session tells apart."""
 
 TOOL_NAMES = tuple(spec.name for spec in TOOLS)
 

@@ -18,7 +18,6 @@ from tests.events.conftest import CODE, STREAM, decoded, say
 from tests.events.histories import answered, called, said
 from tests.events.life import Life
 from tests.events.story import after as after_lines
-from tests.selfcheck.exhaustive.scope import STREAM as LIFE_STREAM
 
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
 
@@ -102,7 +101,7 @@ def sound_log() -> tuple[ev.SessionEvent, ...]:
 
 
 def test_a_sound_log_has_no_violation_and_a_checker_finds_the_same_step_by_step() -> None:
-    assert check_events(sound_log(), LIFE_STREAM) == []
+    assert check_events(sound_log(), STREAM) == []
     checker = SessionChecker(STREAM)
     log = [*sound_log()[:9], *sound_log()[8:]]
     stepwise = [violation for event in log for violation in checker.observe(event)]
