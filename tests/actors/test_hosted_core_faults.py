@@ -153,7 +153,9 @@ async def test_a_time_that_becomes_no_command_is_reported_and_comes_again(world:
     async with world.system() as system:
         accounts = await system.host("account", Bank("due raises"))
         await accounts.ask("one", Withdraw(amount=500))
-        await world.clock.advance(10)
+        await world.clock.advance(6)
+        assert len(world.failures) == 3
+        world.clock.jump(1)
         assert await accounts.ask("one", Withdraw(amount=500)) == Performed(2, True)
     assert {failure.message for failure in world.failures} == {"Bank.due fails on the WaitUntil: KeyError: 'a fault'"}
     async with world.system() as system:
