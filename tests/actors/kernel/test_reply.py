@@ -218,7 +218,7 @@ async def test_case_h02_waiting_for_ones_own_stop_is_refused(
 ) -> None:
     class Suicidal(Actor):
         async def on_start(self) -> None:
-            await self.actor_ref.stop(block=block)  # type: ignore[call-overload]
+            await self.actor_ref.stop(block=block)  # type: ignore[misc]
 
     with pytest.raises(error):
         await system.start(Suicidal)

@@ -23,7 +23,8 @@ from refold.events.kinds.tool import TOOL_CODEC
 from refold.events.kinds.working_memory import WORKING_CORE
 from refold.events.model.messages import Usage
 from refold.events.session import events as ev
-from tests.events.conftest import STREAM, say
+from tests.events.conftest import say
+from tests.selfcheck.exhaustive.scope import STREAM
 
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
 WORDS = (say("é\0😀"),)

@@ -21,7 +21,8 @@ from refold.events.model.configuration import (
     payload_hash,
 )
 from refold.events.model.spending import Budget, Price, TreeBudget
-from tests.events.conftest import CODE, TOOLS
+from tests.events.conftest import CODE
+from tests.selfcheck.exhaustive.scope import TOOLS
 
 MODEL = AgentConfig(model="test-model")
 

@@ -14,10 +14,11 @@ from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.messages import RequestReference
 from refold.events.session import events as ev
 from refold.events.session.invariants import SessionChecker, Violation, check_events, check_history, check_state
-from tests.events.conftest import CODE, STREAM, decoded, say
+from tests.events.conftest import CODE, decoded, say
 from tests.events.histories import answered, called, said
 from tests.events.life import Life
 from tests.events.story import after as after_lines
+from tests.selfcheck.exhaustive.scope import STREAM
 
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
 
