@@ -29,6 +29,7 @@ from tests.selfcheck.damage.trial import (
     Verdict,
     When,
     connect,
+    files_of,
     laid,
     read,
     repair_of,
@@ -54,20 +55,14 @@ class Damaging:
 
     def __call__(self, log: Path) -> None:
         if self.verdict is None:
-            before = _in_thread(lambda: read(self._copied(log, "before")))
+            before = _in_thread(lambda: read(laid(files_of(log), self._folder / "before")))
             DAMAGES[self._when][self._damage](log, self._chance)
-            damaged = self._copied(log, "damaged")
+            damaged = laid(files_of(log), self._folder / "damaged")
             self.verdict = _in_thread(lambda: verdict_on(damaged, [before]))
             if self.verdict in ("refused", "reported"):
                 self.repaired, self.fault = _in_thread(lambda: repair_of(damaged, [before]))
             if self.verdict == "reported":
                 self.streams = _in_thread(lambda: _damaged_streams(damaged, before))
-
-    def _copied(self, log: Path, name: str) -> Path:
-        folder = self._folder / name
-        folder.mkdir()
-        files = [file for file in log.parent.glob(f"{log.name}*") if not file.name.endswith((".lock", ".bell", "-shm"))]
-        return laid(files, folder)
 
 
 def damaged_life(number: int, seed: int, folder: Path) -> Outcome:

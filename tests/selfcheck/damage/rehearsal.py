@@ -13,30 +13,27 @@ not pass the check. It prints the outcomes by damage, and exits with 1 if there 
 
 import argparse
 import asyncio
-import json
-import logging
 import random
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, TextIO
 
+from refold.scenarios.sweep import quiet
 from refold.scenarios.workers import done_in_processes
 from tests.selfcheck.damage.lives import damaged_life
 from tests.selfcheck.damage.samples import make_sample
 from tests.selfcheck.damage.trial import DAMAGES, Contents, Outcome, When, read, tried
+from tests.selfcheck.storage.power_loss import fast_folder
 
 SHARES: Final[Sequence[When]] = ("closed", "closed", "crashed", "crashed", "running")
 
 TRIALS_PER_TASK: Final = 25
 
 FAULTS_SHOWN: Final = 20
-
-MEMORY_FOLDER: Final = "/dev/shm"
-"""Files in it cost no disk; where there is none, they lie with other temporary files."""
 
 
 def main(arguments: Sequence[str], out: TextIO) -> int:
@@ -51,7 +48,6 @@ def main(arguments: Sequence[str], out: TextIO) -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=int)
     parser.add_argument("--between-lives", action="store_true")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     numbers = range(options.count) if options.only is None else range(options.only, options.only + 1)
     found: list[Outcome] = []
@@ -60,16 +56,12 @@ def main(arguments: Sequence[str], out: TextIO) -> int:
         if sys.stderr.isatty() and len(found) % 100 == 0:
             sys.stderr.write(f"\r{len(found):,} of {len(numbers):,}")
     faults = [outcome for outcome in found if outcome.fault or outcome.verdict == "SILENT"]
-    if options.json:
-        json.dump({"counts": {name: dict(counts) for name, counts in table(found).items()}}, out, indent=2)
-        out.write("\n")
-    else:
-        for name, counts in table(found).items():
-            words = ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
-            out.write(f"{name:30} {words}\n")
-        for outcome in faults[:FAULTS_SHOWN]:
-            out.write(f"fault: --seed={options.seed} --only={outcome.number}: {outcome}\n")
-        out.write(f"{len(found):,} damages, {len(faults)} faults\n")
+    for name, counts in table(found).items():
+        words = ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
+        out.write(f"{name:30} {words}\n")
+    for outcome in faults[:FAULTS_SHOWN]:
+        out.write(f"fault: --seed={options.seed} --only={outcome.number}: {outcome}\n")
+    out.write(f"{len(found):,} damages, {len(faults)} faults\n")
     return 1 if faults else 0
 
 
@@ -96,45 +88,27 @@ def outcomes(numbers: Sequence[int], seed: int, processes: int, *, between_lives
 
 
 def _some(seed: int, between_lives: bool, numbers: Sequence[int]) -> list[Outcome]:
-    logger = logging.getLogger("refold")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # What stores warn of is what is rehearsed.
-    try:
-        if between_lives:
-            return [_in_a_folder(partial(damaged_life, number, seed)) for number in numbers]
-        return asyncio.run(_each(_samples(), seed, numbers))
-    finally:
-        logger.setLevel(level)
-
-
-async def _each(samples: dict[When, tuple[list[Path], Contents]], seed: int, numbers: Sequence[int]) -> list[Outcome]:
     found: list[Outcome] = []
     for number in numbers:
-        chance = random.Random(f"{seed} {number}")
-        when = chance.choice(SHARES)
-        damage = chance.choice(sorted(DAMAGES[when]))
-        files, before = samples[when]
-        with tempfile.TemporaryDirectory(prefix="refold-", dir=_folder(), ignore_cleanup_errors=True) as folder:
-            found.append(await tried(number, when, damage, files, before, Path(folder)))
+        with quiet(), fast_folder() as folder:  # What stores warn of is what is rehearsed.
+            found.append(damaged_life(number, seed, folder) if between_lives else _one(number, seed, folder))
     return found
 
 
-def _in_a_folder(work: Callable[[Path], Outcome]) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="refold-", dir=_folder(), ignore_cleanup_errors=True) as folder:
-        return work(Path(folder))
+def _one(number: int, seed: int, folder: Path) -> Outcome:
+    chance = random.Random(f"{seed} {number}")
+    when = chance.choice(SHARES)
+    damage = chance.choice(sorted(DAMAGES[when]))
+    files, before = _samples()[when]
+    return asyncio.run(tried(number, when, damage, files, before, folder))
 
 
-def _folder() -> str | None:
-    return MEMORY_FOLDER if Path(MEMORY_FOLDER).is_dir() else None
-
-
-_kept: list[tempfile.TemporaryDirectory[str]] = []
-"""The samples of this process, which go with it."""
+_kept = ExitStack()
+"""Holds the samples of this process, which go with it."""
 
 
 @cache
 def _samples() -> dict[When, tuple[list[Path], Contents]]:
-    _kept.append(tempfile.TemporaryDirectory(prefix="refold-", dir=_folder()))
-    closed, crashed = asyncio.run(make_sample(Path(_kept[0].name)))
+    closed, crashed = asyncio.run(make_sample(_kept.enter_context(fast_folder())))
     before = asyncio.run(read(closed[0]))
     return {"closed": (closed, before), "crashed": (crashed, before), "running": (crashed, before)}

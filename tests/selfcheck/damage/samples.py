@@ -5,6 +5,7 @@ from pathlib import Path
 
 from refold.stores import SQLiteStore, batch
 from refold.stores.sample_batches import payload
+from tests.selfcheck.damage.trial import files_of, laid
 from tests.selfcheck.hostile.samples import make_samples
 
 
@@ -16,14 +17,6 @@ async def make_sample(folder: Path) -> tuple[list[Path], list[Path]]:
         for number in range(20):
             await store.append([batch("other/long", number * 8, 8, pending=("work:1",) if number == 19 else ())])
         await store.append([batch("other/large", 0, 2)], payload(b"large content " * 2000))
-        crashed = _copied(log, folder / "crashed")
-    return _copied(log, folder / "closed"), crashed
-
-
-def _copied(log: Path, folder: Path) -> list[Path]:
-    folder.mkdir()
-    return [
-        Path(shutil.copy(file, folder))
-        for file in sorted(log.parent.glob(f"{log.name}*"))
-        if not file.name.endswith(("-shm", ".lock", ".bell"))
-    ]
+        crashed = laid(files_of(log), folder / "crashed")
+    closed = laid(files_of(log), folder / "closed")
+    return files_of(closed), files_of(crashed)

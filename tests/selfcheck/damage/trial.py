@@ -31,6 +31,11 @@ problems. `no effect`: what is read is what was there before. `SILENT`: none of 
 
 Repaired = Literal["whole", "in part", "-"]
 
+LOG_NAME: Final = "events.db"
+
+NO_CONTENT: Final = ("-shm", ".lock", ".bell")
+"""Ends of the names of files beside a log that hold nothing of it."""
+
 OTHER_STREAM: Final = "other/after"
 
 REPAIRED_EACH: Final = 4
@@ -115,10 +120,17 @@ async def read(log: Path) -> Contents:
         return await contents(store)
 
 
+def files_of(log: Path) -> list[Path]:
+    """Return the files that hold a log, which are not all that lie there while it is open."""
+    return [file for file in sorted(log.parent.glob(f"{log.name}*")) if not file.name.endswith(NO_CONTENT)]
+
+
 def laid(files: Sequence[Path], folder: Path) -> Path:
+    """Copy a log's files into a folder, which is made if it is not there, and return the log's path there."""
+    folder.mkdir(exist_ok=True)
     for file in files:
         shutil.copyfile(file, folder / file.name)
-    return folder / "events.db"
+    return folder / LOG_NAME
 
 
 async def tried(number: int, when: When, damage: str, files: Sequence[Path], before: Contents, folder: Path) -> Outcome:
@@ -170,12 +182,7 @@ async def _running(
             else:
                 acknowledged.append(stream)
         if chance.randrange(2):  # It is killed.
-            crashed = log.parent / "crashed"
-            crashed.mkdir()
-            for file in log.parent.glob("events.db*"):
-                if not file.name.endswith(("-shm", ".lock", ".bell")):
-                    shutil.copyfile(file, crashed / file.name)
-            log = crashed / log.name
+            log = laid(files_of(log), log.with_name("crashed"))
     finally:
         try:
             await store.close()
@@ -218,10 +225,7 @@ async def verdict_on(log: Path, expected: list[Contents]) -> Verdict:
         return "refused"
     if reported:
         return "reported"
-    opened = log.with_name("opened")
-    opened.mkdir()
-    files = [file for file in log.parent.glob("events.db*") if not file.name.endswith(("-shm", ".lock", ".bell"))]
-    if not await _can_go_on(laid(files, opened)):
+    if not await _can_go_on(laid(files_of(log), log.with_name("opened"))):
         return "refused"
     return "no effect" if any(_agrees(found, one) for one in expected) else "SILENT"
 
