@@ -55,9 +55,16 @@ EXAMINE_TRIES: Final = 20
 GROUP_MAX: Final = 500
 """Most things that are written in one transaction."""
 
-BUSY_TRIES: Final = 300
-"""So often a transaction asks for its turn, for 0.2 s each: processes write beside each other, and on a slow disk one
-waits for many commits of the others."""
+BUSY_S: Final = 60.0
+"""For so long a transaction asks for its turn: processes write beside each other, and on a slow disk one waits for many
+commits of the others."""
+
+LOOK_AGAIN_S: Final = 0.016
+"""After so long it is asked again at first, and twice as often with every second of waiting. SQLite keeps no order, and
+would ask ever more seldom: who goes on writing leaves the file for a millisecond, which who has waited longest sees."""
+
+LOOK_AGAIN_MIN_S: Final = 0.0005
+"""Least pause, after five seconds of waiting."""
 
 CANCELLED_S: Final = 5.0
 """For so long a cancelled caller waits for its turn to note what was done, which else is found out again."""
@@ -78,8 +85,8 @@ CREATE TABLE commands (
 _INDEX: Final = "CREATE INDEX commands_waiting ON commands (session, id) WHERE outcome IS NULL"
 
 _PRAGMAS: Final = (
-    "PRAGMA busy_timeout = 200",  # After so many milliseconds it is asked whether a caller still waits.
     *sqlite_file.PRAGMAS_ALWAYS,
+    "PRAGMA busy_timeout = 0",  # `_begin` waits.
     "PRAGMA secure_delete = ON",
     # A transaction ends when its journal is deleted. With FULL the journal may come back after a power cut, and take
     # back what was acknowledged.
@@ -412,7 +419,9 @@ class InboxFile:
             left = threading.Event()
             try:
                 result = await connection.run(
-                    lambda opened: self._in_transaction(opened, work, writing, lambda: not left.is_set() and wanted())
+                    lambda opened: self._in_transaction(
+                        opened, work, writing, lambda pause_s: not left.wait(pause_s) and wanted()
+                    )
                 )
             finally:
                 left.set()  # A caller who is cancelled does not wait for the file's turn.
@@ -475,12 +484,12 @@ class InboxFile:
         connection: sqlite3.Connection,
         work: Callable[[sqlite3.Connection], T],
         writing: bool,
-        wanted: Callable[[], bool],
+        waits: Callable[[float], bool],
     ) -> T | None:
         connection.text_factory = bytes
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * COMMAND_BYTES_MAX)
-        _begin(connection, writing, wanted)
+        _begin(connection, writing, waits)
         try:
             result = work(connection) if self._is_prepared(connection, writing) else None
             connection.execute("COMMIT")
@@ -554,9 +563,10 @@ class InboxFile:
         return persistence_error(error, failed)
 
 
-def _begin(connection: sqlite3.Connection, writing: bool, wanted: Callable[[], bool]) -> None:
-    """Begin a transaction that has its lock, as soon as others leave the file."""
-    for tries_left in reversed(range(BUSY_TRIES)):
+def _begin(connection: sqlite3.Connection, writing: bool, waits: Callable[[float], bool]) -> None:
+    """Begin a transaction that has its lock, once others leave the file; who has waited longer asks more often."""
+    waited_s = 0.0
+    while True:
         try:
             for statement in (*_PRAGMAS, "BEGIN IMMEDIATE" if writing else "BEGIN"):
                 connection.execute(statement)
@@ -565,8 +575,10 @@ def _begin(connection: sqlite3.Connection, writing: bool, wanted: Callable[[], b
         except sqlite3.OperationalError as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            if primary_code(error) != sqlite3.SQLITE_BUSY or not (tries_left and wanted()):
+            pause_s = max(LOOK_AGAIN_MIN_S, LOOK_AGAIN_S * 0.5**waited_s)
+            if primary_code(error) != sqlite3.SQLITE_BUSY or waited_s >= BUSY_S or not waits(pause_s):
                 raise
+            waited_s += pause_s
         else:
             return
 

@@ -409,7 +409,7 @@ async def test_who_has_no_time_left_leaves_an_inbox_that_others_have_and_nothing
     inbox: InboxFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add(inbox, key="first")
-    monkeypatch.setattr(inbox_file, "BUSY_TRIES", 10**6)
+    monkeypatch.setattr(inbox_file, "BUSY_S", 10**6)
     with closing(sqlite3.connect(inbox.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         cancelled = asyncio.create_task(add(inbox, key="cancelled"))
@@ -429,9 +429,35 @@ async def test_who_reads_and_is_cancelled_leaves_an_inbox_that_others_have(
     inbox: InboxFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add(inbox)
-    monkeypatch.setattr(inbox_file, "BUSY_TRIES", 10**6)
+    monkeypatch.setattr(inbox_file, "BUSY_S", 10**6)
     with closing(sqlite3.connect(inbox.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(inbox.waiting("s"), 0.01)
     assert [row.key for row in await inbox.waiting("s")] == ["k"]
+
+
+async def test_who_waits_longer_for_an_inbox_asks_more_often_and_not_for_ever(
+    inbox: InboxFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(inbox, key="first")
+    pauses = list[float]()
+
+    class Hurried(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is None:
+                return super().wait()
+            pauses.append(timeout)
+            return self.is_set()
+
+    monkeypatch.setattr(inbox_file, "BUSY_S", 8.0)
+    with closing(sqlite3.connect(inbox.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(threading, "Event", Hurried)
+        with pytest.raises(PersistenceError, match="locked"):
+            await add(inbox, key="late")
+        monkeypatch.undo()
+    assert pauses == sorted(pauses, reverse=True)
+    assert pauses[0] > 20 * pauses[-1]
+    assert sum(pauses) == pytest.approx(8.0, abs=0.01)
+    assert (await add(inbox, key="later")).key == "later"
