@@ -190,8 +190,10 @@ class ConnectedForPeople:
         """As `given`, with what is said of the session."""
         connection, named = self.connection, self._named
         if named.said is not None:
+            clock = connection.clock
+            until_s = clock.monotonic_s() + (connection.patience_s if patience_s is None else patience_s)
             async with self._log():
-                await Inbox(connection.log, connection.clock).require(named)
+                await Inbox(connection.log, clock, until_s=until_s).require(named)
         row = described_row(command, named.said)
         done = await given(connection, self.id, row, key, patience_s=patience_s, may_begin=may_begin)
         if named.said is not None:  # Said once: what is said of the session elsewhere stays.

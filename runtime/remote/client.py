@@ -11,7 +11,7 @@ of two people who decide about one call the second one is told. A cancellation d
 begun. A session that is not in the log yet waits with all of its commands, since only a runtime has an agent for it.
 """
 
-import asyncio
+import logging
 import os
 import uuid
 from collections.abc import Sequence
@@ -69,17 +69,17 @@ from refold.remote.watching import outcome_within
 from refold.sessions.access import NamedUser, require_recorded_fit, require_unredacted
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
+from refold.stores.sqlite.inbox import InboxBusy, RowName
 from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.store import SQLiteStore
+
+_log = logging.getLogger("refold.inbox")
 
 TRY_TO_OWN_S: Final = 0.5
 """After so long it is tried again whether the log can be owned, since its owner may have ended."""
 
 TIMEOUT_S: Final = 10.0
 """How long to wait for a runtime to perform a command."""
-
-INBOX_S: Final = 5.0
-"""For so long at least the inbox is waited for where other processes write into it, however little time there is."""
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,9 +142,9 @@ async def give(
     sqlite_file.require_no_text_log(log)
     clock = clock if clock is not None else SystemClock()
     path = sqlite_file.absolute(log)
-    inbox = Inbox(path, clock)
     key = key if key is not None else uuid.uuid4().hex
     until_s = clock.monotonic_s() + timeout_s
+    inbox = Inbox(path, clock, until_s=until_s)
     async with joined_mirror(path, clock) as mirror:
         listener = mirror.listener
         if not may_begin or _owner_of(log) is None:  # Else the owner knows whether the log is one.
@@ -156,7 +156,7 @@ async def give(
             outcome = decoded_outcome(await listener.give(session, required_key(key), given, timeout_s=timeout_s))
             if outcome is not None:
                 return Given(session=SessionId(session), key=key, outcome=outcome)
-        entry = await inbox.put(session, command, key, wait_s=max(INBOX_S, until_s - clock.monotonic_s()))
+        entry = await inbox.put(session, command, key)
         listener.ring()
         if entry.outcome is not None:
             return Given(session=entry.session, key=entry.key, outcome=entry.outcome, known=True)
@@ -189,7 +189,7 @@ async def has_begun(store: EventStore, inbox: Inbox, session: str) -> bool:
     with suppress(ConfigError):
         await session_head(store, session)
         return True
-    if await inbox.file.waiting(clean_text(session)):
+    if await inbox.waiting(clean_text(session)):
         return False
     await session_head(store, session)  # Its input may have been taken meanwhile.
     return True
@@ -211,24 +211,25 @@ async def _performed(
             try:
                 owner = _owner_of(log)
                 if owner is None:
-                    given = await _performed_here(log, inbox, entry, clock)
-                    if given.outcome is not None or not wait_for_runtime:
-                        return given
+                    outcome = await _performed_here(log, inbox, entry, clock)
                     directly = True  # Only a runtime can perform it from now on.
+                    if outcome is not None or not wait_for_runtime:
+                        return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)
             except LogInUse as error:
                 owner = error
+            except InboxBusy as error:  # The command stays there.
+                _log.info("a command to session %s is not performed yet: %s", entry.session, error)
             except PersistenceError:
                 if entry.new:  # No runtime owns the log, so none performs it meanwhile.
-                    await inbox.file.take_back(entry.name)
+                    await inbox.take_back(entry)
                 raise
         left_s = until_s - clock.monotonic_s()
         if left_s > 0:
             outcome = await outcome_within(inbox, entry, left_s if directly else min(left_s, TRY_TO_OWN_S), clock)
         else:
             outcome = None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(INBOX_S):
-                    outcome = await inbox.outcome(entry)
+            with suppress(InboxBusy):
+                outcome = await inbox.outcome(entry)
         if outcome is not None or not left_s > 0:
             return Given(session=entry.session, key=entry.key, outcome=outcome, owner=owner, directly=directly)
 
@@ -241,33 +242,46 @@ def _owner_of(log: str | os.PathLike[str]) -> LogInUse | None:
     return LogInUse(str(log), pid=owner.pid, host=owner.host)
 
 
-async def _performed_here(log: str | os.PathLike[str], inbox: Inbox, entry: InboxEntry, clock: Clock) -> Given:
-    """Own the log for a moment, and perform what waits for the session; raises LogInUse where a runtime owns it."""
-    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
-        await perform_directly(store, inbox, entry.session, clock)
-        outcome = await inbox.outcome(entry)
-        return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)
+async def _performed_here(
+    log: str | os.PathLike[str], inbox: Inbox, entry: InboxEntry, clock: Clock
+) -> InboxOutcome | None:
+    """Own the log for a moment, and perform what waits for the session, in order; return what came of a row.
 
-
-async def perform_directly(store: SQLiteStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
-    """Perform a session's rows in order, as far as that can be done without a runtime; the others stay.
+    What needs a runtime stays in the inbox.
 
     Raises:
-        PersistenceError: the log or the inbox cannot be read or written; a row that was recorded and not noted in the
-            inbox is found under its key the next time.
+        LogInUse: a runtime owns the log.
+        PersistenceError: the log or the inbox cannot be read or written.
     """
-    while await _Round(store, inbox, session, clock).perform():
-        pass
+    outcomes: dict[RowName, InboxOutcome] = {}
+    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
+        try:
+            while await _Round(store, inbox, entry.session, clock, outcomes).perform():
+                pass
+        except PersistenceError as error:
+            if entry.name not in outcomes:
+                raise
+            _log.warning("what was done in session %s is found under its key the next time: %s", entry.session, error)
+        return outcomes.get(entry.name) or await inbox.outcome(entry)
 
 
 class _Round:
     """One pass over the rows of a session."""
 
-    def __init__(self, store: SQLiteStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: SQLiteStore,
+        inbox: Inbox,
+        session: SessionId,
+        clock: Clock,
+        outcomes: dict[RowName, InboxOutcome],
+    ) -> None:
         self._store = store
         self._inbox = inbox
         self._session = session
         self._clock = clock
+        self._outcomes = outcomes
+        """What came of rows, whether it could be noted in the inbox or not."""
         self._redaction = redaction_of_environment()
         self._ahead = False
         """The state is ahead of the log by commands that wait for a runtime."""
@@ -277,7 +291,7 @@ class _Round:
         waiting = await self._inbox.waiting(self._session)
         for entry in waiting:
             if isinstance(entry.command, InboxDelete):  # It takes the others along, wherever it stands.
-                await self._inbox.finish(entry, await self._of_whole_session(entry, entry.command))
+                await self._finish(entry, await self._of_whole_session(entry, entry.command))
                 return True
         state = await session_state(self._store, self._session)
         if state.version == 0:
@@ -290,6 +304,10 @@ class _Round:
                 return True
             state = await self._perform_one(state, entry)
         return False
+
+    async def _finish(self, entry: InboxEntry, outcome: InboxOutcome) -> None:
+        self._outcomes[entry.name] = outcome
+        await self._inbox.finish(entry, outcome)
 
     async def _of_whole_session(self, entry: InboxEntry, command: InboxDelete | InboxFork) -> InboxOutcome:
         store, clock = self._store, self._clock
@@ -311,14 +329,14 @@ class _Round:
             refusal = (
                 entry.command if isinstance(entry.command, Refused) else Refused(message="the row holds no command")
             )
-            await self._inbox.finish(entry, refusal)
+            await self._finish(entry, refusal)
             return state
         if isinstance(entry.command, NEEDS_RUNTIME):
             return state
         version = state.version
         outcome: InboxOutcome
         if isinstance(entry.command, InboxFork):
-            await self._inbox.finish(entry, await self._of_whole_session(entry, entry.command))
+            await self._finish(entry, await self._of_whole_session(entry, entry.command))
             return state
         try:
             if state.configuration is None and isinstance(entry.command, InboxSend):
@@ -352,7 +370,7 @@ class _Round:
             outcome = Refused(message=str(error))
             if state.version != version:  # It was decided, and cannot be encoded.
                 state = await session_state(self._store, self._session)
-        await self._inbox.finish(entry, outcome)
+        await self._finish(entry, outcome)
         return state
 
 

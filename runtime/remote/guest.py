@@ -307,12 +307,18 @@ class Guest:
         listener, new = self._mirror.listener, True
         outcome = decoded_outcome(await listener.give(session, key, encoded_command(row), timeout_s=limit_s))
         if outcome is None:
-            entry = await self._inbox.put(session, row, key)
+            inbox = self._inbox.until(until_s)
+            heard = listener.hears
+            try:
+                entry = await inbox.put(session, row, key)
+            except PersistenceError as error:
+                error.outcome_unknown |= heard  # The owner may perform what it was given and has not answered.
+                raise
             outcome, new = entry.outcome, entry.new
             if outcome is None:
                 listener.ring()
             while outcome is None and (left_s := until_s - self._clock.monotonic_s()) > 0:
-                outcome = await outcome_within(self._inbox, entry, min(left_s, 3600.0), self._clock)
+                outcome = await outcome_within(inbox, entry, min(left_s, 3600.0), self._clock)
         if outcome is None:
             raise AskTimeout(f"the owner of {self.log.name}", limit_s)
         if isinstance(outcome, Refused):

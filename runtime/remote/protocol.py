@@ -37,6 +37,9 @@ from refold.sessions.people import answer_command, answer_of
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
 
+INBOX_S: Final = 5.0
+"""For so long at least the inbox is waited for where other processes have it, however little time its caller has."""
+
 FORMER_PREFIX: Final = "inbox:"
 """What stands before a row's key in sessions of logs whose Refold kept keys of rows apart from those of callers."""
 
@@ -103,16 +106,34 @@ class Inbox:
         clock: what stamps rows.
         allow_shared_folder: use it although others may make files in its folder.
         file: where its rows are; None = beside the log.
+        until_s: by when other processes that have the file are waited for no longer, on the monotonic clock; see
+            `INBOX_S`.
     """
 
     def __init__(
-        self, log: Path, clock: Clock, *, allow_shared_folder: bool = False, file: InboxFile | None = None
+        self,
+        log: Path,
+        clock: Clock,
+        *,
+        allow_shared_folder: bool = False,
+        file: InboxFile | None = None,
+        until_s: float = math.inf,
     ) -> None:
         self.file = file or InboxFile(log, allow_shared_folder=allow_shared_folder)
+        self._log = log
         self._clock = clock
+        self._until_s = until_s
 
-    async def put(self, session: str, command: rows.GivenRow, key: str, *, wait_s: float = math.inf) -> InboxEntry:
-        """Put a command there, durably, or find what was put there under the same key; `wait_s` as for `InboxFile.add`.
+    def until(self, until_s: float) -> "Inbox":
+        """Return the same inbox with another limit."""
+        return Inbox(self._log, self._clock, file=self.file, until_s=until_s)
+
+    @property
+    def _wait_s(self) -> float:
+        return max(INBOX_S, self._until_s - self._clock.monotonic_s()) if self._until_s < math.inf else math.inf
+
+    async def put(self, session: str, command: rows.GivenRow, key: str) -> InboxEntry:
+        """Put a command there, durably, or find what was put there under the same key.
 
         Raises:
             CommandRejected: the key was used for another command, or is none; or nobody could perform the command.
@@ -134,7 +155,7 @@ class Inbox:
             msgspec.json.encode(cleaned),
             self._clock.now_us(),
             keyed=msgspec.json.encode(keyed),
-            wait_s=wait_s,
+            wait_s=self._wait_s,
         )
         return _entry(row, new)
 
@@ -147,7 +168,7 @@ class Inbox:
 
     async def outcomes(self, entries: Sequence[InboxEntry]) -> dict[RowName, InboxOutcome | CommandRejected | None]:
         """Return what came of each of many rows, None where it still waits; an error where it is not there any more."""
-        found = await self.file.rows([entry.name for entry in entries])
+        found = await self.file.rows([entry.name for entry in entries], wait_s=self._wait_s)
         return {
             entry.name: _entry(found[entry.name]).outcome if entry.name in found else self._gone(entry)
             for entry in entries
@@ -161,7 +182,7 @@ class Inbox:
 
     async def waiting(self, session: str) -> list[InboxEntry]:
         """Return the commands of a session that wait, oldest first; at most a hundred."""
-        return [_entry(row) for row in await self.file.waiting(session)]
+        return [_entry(row) for row in await self.file.waiting(session, wait_s=self._wait_s)]
 
     async def require(self, named: NamedUser) -> None:
         """Raise CommandRejected where what waits will give the session to another user than is named."""
@@ -173,7 +194,12 @@ class Inbox:
                 return
 
     async def finish(self, entry: InboxEntry, outcome: InboxOutcome) -> None:
-        await self.file.finish(entry.name, msgspec.json.encode(outcome), self._clock.now_us())
+        data = msgspec.json.encode(outcome)
+        await self.file.finish(entry.name, data, self._clock.now_us(), wait_s=self._wait_s)
+
+    async def take_back(self, entry: InboxEntry) -> bool:
+        """Remove a row that has no outcome; return whether there was one."""
+        return await self.file.take_back(entry.name, wait_s=self._wait_s)
 
 
 def session_command(

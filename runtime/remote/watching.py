@@ -4,6 +4,7 @@ All who wait for outcomes in one event loop share one look at the inbox, however
 """
 
 import asyncio
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -108,7 +109,7 @@ class OutcomeWatch:
     """Looks into one inbox as long as a caller waits, and tells each caller what came of its row."""
 
     def __init__(self, inbox: Inbox, clock: Clock) -> None:
-        self._inbox = inbox
+        self._inbox = inbox.until(math.inf)  # Each of those who wait has a limit of its own.
         self._clock = clock
         self.waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
         self.changes = Changes(inbox.file.signature, clock, LOOK_ANYWAY_S)

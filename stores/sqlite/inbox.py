@@ -96,6 +96,10 @@ _PRAGMAS: Final = (
 _COLUMNS: Final = "id, session, key, digest, command, at, outcome"
 
 
+class InboxBusy(PersistenceError):
+    """Other processes had the inbox for as long as the caller could wait; nothing was read or written."""
+
+
 class RowName(NamedTuple):
     """What a row is known by: its id alone may be another row's in a file that was removed and made anew."""
 
@@ -177,7 +181,7 @@ class InboxFile:
     """The inbox of one log; it opens nothing before it is used.
 
     Every method raises LogFormatError where the file is not an inbox, is damaged or comes from a newer Refold, and
-    PersistenceError where it or its folder cannot be used.
+    PersistenceError where it or its folder cannot be used, InboxBusy where others have it for `wait_s`.
 
     Args:
         log: the log's path, absolute, links of its last name not followed.
@@ -209,7 +213,6 @@ class InboxFile:
         """Add a row and return it, once it is durable, or the row that the session has under the key already.
 
         The second value says whether the row is new. `keyed` is what of the command the key stands for; None = all.
-        Where others have the file for `wait_s`, PersistenceError says so, and nothing is added.
         """
         if len(command) > COMMAND_BYTES_MAX:
             raise CommandRejected(f"the command has {len(command):,} bytes; an inbox takes {COMMAND_BYTES_MAX:,}")
@@ -231,7 +234,7 @@ class InboxFile:
             raise CommandRejected(f"key {key!r} was used before for another command; use a new key")
         return added
 
-    async def rows(self, names: Sequence[RowName]) -> dict[RowName, InboxRow]:
+    async def rows(self, names: Sequence[RowName], *, wait_s: float = math.inf) -> dict[RowName, InboxRow]:
         """Return those of these rows that are there, as they are now; others were taken back, or are too old."""
 
         def select(connection: sqlite3.Connection) -> dict[RowName, InboxRow]:
@@ -241,7 +244,7 @@ class InboxFile:
                     found[name] = row
             return found
 
-        return await self._run(select, "cannot be read") or {}
+        return await self._run(select, "cannot be read", wait_s=wait_s) or {}
 
     async def sessions_waiting(self, *, performed: bool = False) -> list[str]:
         """Return the sessions that have rows without an outcome, the one with the oldest row first.
@@ -258,14 +261,15 @@ class InboxFile:
 
         return await self._run(select, "cannot be read") or []
 
-    async def waiting(self, session: str) -> list[InboxRow]:
+    async def waiting(self, session: str, *, wait_s: float = math.inf) -> list[InboxRow]:
         """Return a session's rows without an outcome, oldest first; at most a hundred."""
-        rows = await self._run(
-            lambda connection: _rows(connection, "outcome IS NULL AND session = ?", (session,)), "cannot be read"
-        )
-        return rows or []
 
-    async def finish(self, name: RowName, outcome: bytes, at: int) -> None:
+        def select(connection: sqlite3.Connection) -> list[InboxRow]:
+            return _rows(connection, "outcome IS NULL AND session = ?", (session,))
+
+        return await self._run(select, "cannot be read", wait_s=wait_s) or []
+
+    async def finish(self, name: RowName, outcome: bytes, at: int, *, wait_s: float = math.inf) -> None:
         """Give a row its outcome, unless it has one, and take rows away that are too old or too many."""
 
         def update(connection: sqlite3.Connection) -> None:
@@ -280,9 +284,9 @@ class InboxFile:
                 (name.id, at - KEEP_US, KEEP_ROWS),
             )
 
-        await self._run(update, "cannot note an outcome", writing=True)
+        await self._run(update, "cannot note an outcome", writing=True, wait_s=wait_s)
 
-    async def take_back(self, name: RowName) -> bool:
+    async def take_back(self, name: RowName, *, wait_s: float = math.inf) -> bool:
         """Remove a row that has no outcome; return whether there was one."""
 
         def delete(connection: sqlite3.Connection) -> bool:
@@ -291,7 +295,7 @@ class InboxFile:
             )
             return done.rowcount == 1
 
-        return bool(await self._run(delete, "cannot be changed", writing=True))
+        return bool(await self._run(delete, "cannot be changed", writing=True, wait_s=wait_s))
 
     async def forget(self, sessions: Sequence[str], *, kept: bytes) -> int:
         """Remove the rows of sessions, performed or not; return how many there were.
@@ -324,7 +328,11 @@ class InboxFile:
         else the caller waits for the end of the transaction.
         """
         if not writing:
-            return await self._transact(work, failed, writing)
+            try:
+                async with asyncio.timeout(wait_s if wait_s < math.inf else None):
+                    return await self._transact(work, failed, writing)
+            except TimeoutError:
+                raise InboxBusy(f"the inbox {self.path} {failed}: others had it for {wait_s:.3g} s") from None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T | None] = loop.create_future()
         queues = _queues.setdefault(loop, {})
@@ -346,9 +354,9 @@ class InboxFile:
                 limit_s, cancelled = cancelled_s, error
                 continue
             if not future.done() and queued.withdraw():
-                raise cancelled or PersistenceError(
-                    f"the inbox {self.path} {failed}: others had it for {wait_s:g} s, and nothing of this was written; "
-                    "try again"
+                raise cancelled or InboxBusy(
+                    f"the inbox {self.path} {failed}: others had it for {wait_s:.3g} s, and nothing of this was "
+                    "written; try again"
                 )
             limit_s = math.inf
         if cancelled is not None:

@@ -13,10 +13,12 @@ import refold
 from refold.actors import ManualClock
 from refold.bell.listener import Alarm
 from refold.events.core.ids import SessionId, StreamName
+from refold.events.session.events import SessionDescribed
 from refold.events.session.state import SessionState
-from refold.remote import client, kept_log, mirror
+from refold.remote import client, kept_log, mirror, protocol
 from refold.remote.watching import outcome_within
 from refold.stores.event_store import EventStore
+from refold.stores.sqlite.store import SQLiteStore
 from tests.runtime.remote.conftest import begun, runtime_of
 from tests.runtime.remote.test_connection import hurried
 
@@ -35,7 +37,7 @@ async def test_an_inbox_that_others_have_is_waited_for_as_long_as_the_caller_say
 ) -> None:
     inbox = await begun(log, "s")
     assert isinstance(await refold.connect(log, patience_s=0.1).session("new").send("first"), refold.Unfinished)
-    monkeypatch.setattr(client, "INBOX_S", 0.05)
+    monkeypatch.setattr(protocol, "INBOX_S", 0.05)
     with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(refold.PersistenceError, match="nothing of this was written; try again"):
@@ -47,7 +49,7 @@ async def test_an_input_that_is_accepted_waits_no_longer_than_its_caller_says_fo
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox = await begun(log, "s")
-    monkeypatch.setattr(client, "INBOX_S", 0.05)
+    monkeypatch.setattr(protocol, "INBOX_S", 0.05)
     with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
 
         async def while_others_have_it(*arguments: Any) -> Any:
@@ -60,6 +62,67 @@ async def test_an_input_that_is_accepted_waits_no_longer_than_its_caller_says_fo
     assert unfinished == refold.Unfinished(
         session=SessionId("new"), key="k", run=None, why="no runtime owns the log; the input waits in the inbox for one"
     )
+
+
+async def test_a_guest_waits_no_longer_than_its_limit_for_an_inbox_that_others_have(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await begun(log, "s", "t")
+    async with runtime_of(log, share=True), runtime_of(log, share=True, ask_timeout_s=0.2) as guest:
+        await guest.delete("t")
+        monkeypatch.setattr(protocol, "INBOX_S", 0.05)
+        with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(refold.PersistenceError, match="nothing of this was written; try again") as refused:
+                await guest.delete("s")
+        assert refused.value.outcome_unknown  # Its owner was asked directly, too, as far as it knows.
+        assert await guest.sessions() == ["s"]
+        monkeypatch.undo()
+        assert (await guest.delete("s")).events
+
+
+async def test_what_is_recorded_is_told_in_time_though_others_have_the_inbox_where_it_is_to_be_noted(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, append = await begun(log, "s"), SQLiteStore.append
+    session = refold.connect(log, patience_s=0.1).session("s")
+    assert await session.describe(metadata={"plan": "free"})
+    monkeypatch.setattr(protocol, "INBOX_S", 0.05)
+    with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
+
+        async def then_others_have_it(*arguments: Any) -> Any:
+            appended = await append(*arguments)
+            other.execute("BEGIN IMMEDIATE")
+            return appended
+
+        monkeypatch.setattr(SQLiteStore, "append", then_others_have_it)
+        assert await session.describe(metadata={"plan": "paid"}, key="k")
+    monkeypatch.undo()
+    assert len(await inbox.waiting(SessionId("s"))) == 1
+    assert await session.describe(metadata={"plan": "paid"}, key="k")
+    assert await inbox.waiting(SessionId("s")) == []
+    said = [each.event.metadata async for each in session.events() if isinstance(each.event, SessionDescribed)]
+    assert said == [{"plan": "free"}, {"plan": "paid"}]
+
+
+async def test_a_command_stays_in_an_inbox_that_cannot_be_read_in_time_since_others_have_it(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, opening = await begun(log, "s"), SQLiteStore.open
+    session = refold.connect(log, patience_s=0.1).session("s")
+    assert await session.describe(metadata={"plan": "free"})
+    monkeypatch.setattr(protocol, "INBOX_S", 0.05)
+    with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
+
+        async def while_others_have_it(*arguments: Any, **named: Any) -> Any:
+            if not named.get("read_only") and not other.in_transaction:
+                other.execute("BEGIN EXCLUSIVE")
+            return await opening(*arguments, **named)
+
+        monkeypatch.setattr(SQLiteStore, "open", while_others_have_it)
+        assert not await session.describe(metadata={"plan": "paid"}, key="k")
+    monkeypatch.undo()
+    assert await session.describe(metadata={"plan": "paid"}, key="k")
 
 
 async def test_who_waits_in_a_log_where_nothing_happens_reads_no_session_anew(
