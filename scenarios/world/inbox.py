@@ -48,7 +48,7 @@ class _FileInMemory(InboxFile):
     async def _run(
         self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False, **limits: float
     ) -> T | None:
-        return self._in_transaction(self._connection, work, writing, lambda: True)
+        return self._in_transaction(self._connection, work, writing, lambda _: True)
 
 
 class SimulatedInbox:
