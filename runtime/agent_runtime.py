@@ -1,7 +1,7 @@
 """The runtime: an agent with its subagents, one log, and the actors that work for their sessions.
 
 Read `refold.sessions.session` for what a session can do, `refold.actors.agent.session` for the actor behind it, and
-`refold.lifecycle` for how a runtime opens and ends. `SyncRuntime` is the same runtime for code without a loop. The
+`refold.life.lifecycle` for how a runtime opens and ends. `SyncRuntime` is the same runtime for code without a loop. The
 rules: a runtime owns its log from `async with` to its end; after a crash in between, the log says where every run
 stands, and the next runtime goes on from there.
 """
@@ -33,7 +33,7 @@ from refold.inspection.log_reading import require_not_deleted
 from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
 from refold.keeping.deletion import Deletion, UserDeletion, forget_in
 from refold.keeping.retention import ENDED, EndedStatus, Retention
-from refold.lifecycle import Lifecycle
+from refold.life.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
 from refold.options import RuntimeOptions, Settings, checked_options
 from refold.providers.function import ProviderFunction

@@ -1,7 +1,7 @@
 """What the parts of an open runtime share: its log, its actors, and what tells those who follow its sessions.
 
-`refold.lifecycle` makes it when a runtime opens. The rule: a part takes this, or less, and never the whole runtime, so
-that each can be read by itself.
+`refold.life.lifecycle` makes it when a runtime opens. The rule: a part takes this, or less, and never the whole
+runtime, so that each can be read by itself.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

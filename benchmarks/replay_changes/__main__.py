@@ -47,7 +47,7 @@ LOADED = (
     "refold.agents.loading",
     "refold.commands.look.replay",
     "refold.commands.cli",
-    "refold.lifecycle",
+    "refold.life.lifecycle",
     "refold.replay.agent_replay",
     "refold.replay.shadow.process",
     "refold.stores.sqlite.store",

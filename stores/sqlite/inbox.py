@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -56,8 +57,7 @@ GROUP_MAX: Final = 500
 """Most things that are written in one transaction."""
 
 BUSY_S: Final = 60.0
-"""For so long a transaction asks for its turn: processes write beside each other, and on a slow disk one waits for many
-commits of the others."""
+"""For so long a transaction asks for its turn: on a slow disk one waits for many commits of other processes."""
 
 LOOK_AGAIN_S: Final = 0.016
 """After so long it is asked again at first, and twice as often with every second of waiting. SQLite keeps no order, and
@@ -263,10 +263,7 @@ class InboxFile:
 
     async def waiting(self, session: str, *, wait_s: float = math.inf) -> list[InboxRow]:
         """Return a session's rows without an outcome, oldest first; at most a hundred."""
-
-        def select(connection: sqlite3.Connection) -> list[InboxRow]:
-            return _rows(connection, "outcome IS NULL AND session = ?", (session,))
-
+        select = partial(_rows, where="outcome IS NULL AND session = ?", values=(session,))
         return await self._run(select, "cannot be read", wait_s=wait_s) or []
 
     async def finish(self, name: RowName, outcome: bytes, at: int, *, wait_s: float = math.inf) -> None:
@@ -304,8 +301,6 @@ class InboxFile:
             sessions: their names.
             kept: how the commands and outcomes begin whose rows stay.
         """
-        if self._status() is None:
-            return 0
 
         def delete(connection: sqlite3.Connection) -> int:
             removed = "DELETE FROM commands WHERE session = ? AND substr(coalesce(outcome, command, x''), 1, ?) <> ?"
@@ -327,12 +322,14 @@ class InboxFile:
         What has not begun to be written after `wait_s`, or so long after its caller was cancelled, is written no more;
         else the caller waits for the end of the transaction.
         """
+        why = f"others had it for {wait_s:.3g} s, and nothing of this was written; try again"
+        busy = InboxBusy(f"the inbox {self.path} {failed}: {why}")
         if not writing:
             try:
                 async with asyncio.timeout(wait_s if wait_s < math.inf else None):
                     return await self._transact(work, failed, writing)
             except TimeoutError:
-                raise InboxBusy(f"the inbox {self.path} {failed}: others had it for {wait_s:.3g} s") from None
+                raise busy from None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T | None] = loop.create_future()
         queues = _queues.setdefault(loop, {})
@@ -354,10 +351,7 @@ class InboxFile:
                 limit_s, cancelled = cancelled_s, error
                 continue
             if not future.done() and queued.withdraw():
-                raise cancelled or InboxBusy(
-                    f"the inbox {self.path} {failed}: others had it for {wait_s:.3g} s, and nothing of this was "
-                    "written; try again"
-                )
+                raise cancelled or busy
             limit_s = math.inf
         if cancelled is not None:
             future.exception()  # Looked at, so that asyncio does not report it as forgotten.
@@ -425,12 +419,12 @@ class InboxFile:
                 await self._examine()
             connection = await SQLiteConnection.open(sqlite_file.file_uri(self.path, "mode=rw"))
             left = threading.Event()
+
+            def waits(pause_s: float) -> bool:
+                return not left.wait(pause_s) and wanted()
+
             try:
-                result = await connection.run(
-                    lambda opened: self._in_transaction(
-                        opened, work, writing, lambda pause_s: not left.wait(pause_s) and wanted()
-                    )
-                )
+                result = await connection.run(lambda opened: self._in_transaction(opened, work, writing, waits))
             finally:
                 left.set()  # A caller who is cancelled does not wait for the file's turn.
                 await connection.close()
@@ -592,10 +586,8 @@ def _begin(connection: sqlite3.Connection, writing: bool, waits: Callable[[float
 
 
 def _rows(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> list[InboxRow]:
-    found = connection.execute(
-        f"SELECT {_COLUMNS} FROM commands WHERE {where} ORDER BY id LIMIT 100",  # noqa: S608 - written in this module
-        values,
-    )
+    query = f"SELECT {_COLUMNS} FROM commands WHERE {where} ORDER BY id LIMIT 100"  # noqa: S608 - written in this module
+    found = connection.execute(query, values)
     return [
         InboxRow(
             id=number, session=_text(session), key=_text(key), digest=digest, command=command, at=at, outcome=outcome

@@ -86,7 +86,7 @@ BEGUN_ELSEWHERE = {
         "commands/run/session_run.py": "a run of the terminal's user",
         "commands/run/shown.py": "what the terminal shows",
         "guarded_store.py": "one call of a store, for its caller",
-        "lifecycle.py": "the end of a runtime, for its caller",
+        "life/lifecycle.py": "the end of a runtime, for its caller",
         "memory/embedding.py": "an embedding, for its caller",
         "page/pages.py": "reads a log for a page, whose next request reads on",
         "serving/routes.py": "a look at the log for pages that wait, each of which asks again",

@@ -11,9 +11,9 @@ from refold.events.core.ids import RunId, SessionId
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
 from refold.events.model.messages import RequestReference
 from refold.events.session.events import RequestBuilt, RunCompleted, RunResumed, SessionEvent
+from refold.life.takeover import PROBATION_S, resume_open_runs
 from refold.publishing.event_bus import EventBus
 from refold.stores import EventStore, InMemoryStore, batch
-from refold.takeover import PROBATION_S, resume_open_runs
 from tests.conformance.failing_store import FailingStore
 from tests.runtime.talking import recorded_event
 

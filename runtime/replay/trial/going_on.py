@@ -44,7 +44,7 @@ from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
 from refold.inspection.log_reading import Batches, kind_of
 from refold.keeping.belongings import belongings_of
-from refold.lifecycle import Lifecycle
+from refold.life.lifecycle import Lifecycle
 from refold.lineage.recorded import whole_content
 from refold.options import checked_options
 from refold.replay.answers.asked import SUMMARIES, BudgetSpent, LogWithModels

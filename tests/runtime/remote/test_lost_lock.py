@@ -13,11 +13,22 @@ from typing import Any
 
 import pytest
 
-from refold import ActorStopped, AgentRuntime, ConfigError, RecordedEvent, Session, connect, lifecycle, tool, use
+from refold import (
+    ActorStopped,
+    AgentRuntime,
+    ConfigError,
+    RecordedEvent,
+    Session,
+    connect,
+    tool,
+    use,
+)
 from refold.actors.shell.journal import Journal
 from refold.bell.owner_end import bell_of
 from refold.events.session.events import InputQueued, RunCompleted, RunResumed
 from refold.inspection.check import check_log
+from refold.life import lifecycle
+from refold.life import owner as owners_life
 from refold.remote.guest import Guest
 from refold.stores.sqlite.append import LogWriter
 from refold.stores.sqlite.store import SQLiteStore
@@ -292,11 +303,11 @@ async def test_a_runtime_whose_log_is_taken_as_its_bell_is_hung_up_has_none(
             await until(lambda: opening.context.journal.lost)
             return await bell_of(*arguments, **named)
 
-        monkeypatch.setattr(lifecycle, "bell_of", taken)
+        monkeypatch.setattr(owners_life, "bell_of", taken)
         opening = (runtime := runtime_of(log, share=True))._lifecycle
         async with runtime:
             assert not runtime.is_owner
-            assert opening._bell is None
+            assert opening._life is None
             assert (await _sent(runtime, "s")).text == (await _sent(others[0], "s")).text == "Said."
             await others[0].close()
             await until(lambda: runtime.is_owner)

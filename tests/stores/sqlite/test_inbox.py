@@ -141,10 +141,10 @@ async def test_once_a_row_is_being_written_its_caller_learns_that_it_is_there(
 ) -> None:
     begun, go_on, rows = threading.Event(), threading.Event(), inbox_file._rows
 
-    def held(*arguments: Any) -> Any:
+    def held(*arguments: Any, **named: Any) -> Any:
         begun.set()
         go_on.wait()
-        return rows(*arguments)
+        return rows(*arguments, **named)
 
     monkeypatch.setattr(inbox_file, "_rows", held)
     cancelled = asyncio.create_task(add(inbox, key="cancelled"))

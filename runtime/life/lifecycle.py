@@ -1,10 +1,10 @@
 """The life of one runtime: how its log and its actors are opened, and how all of it ends, on every path.
 
-Read `refold.context` for what is open in between, and `refold.takeover` for what an earlier runtime has left. The
-rules: what was taken is let go of in the reverse order, also where opening fails half-way; a run that does not reach
-the log within the close grace is left open, to go on at the next start; and where a log is shared, who owns it may
-change any number of times: an owner ends its actors when another process has the log, as a crash would, and goes on as
-a guest of that one, and a guest takes the log over when no process owns it.
+Read `refold.context` for what is open in between, and `refold.life.owner` for what an owner does. The rules: what was
+taken is let go of in the reverse order, also where opening fails half-way; a run that does not reach the log within the
+close grace is left open, to go on at the next start; and where a log is shared, who owns it may change any number of
+times: an owner ends its actors when another process has the log, as a crash would, and goes on as a guest of that one,
+and a guest takes the log over when no process owns it.
 """
 
 import asyncio
@@ -18,51 +18,37 @@ from refold.actors.calls.context import Dependencies
 from refold.actors.hosting import Host, HostedKinds
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
-from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.supervision import ActorFailure, Background
 from refold.actors.kernel.system import ActorSystem, ended_without_fail
 from refold.actors.loop_thread import protect_from_children
-from refold.actors.shell.effects import EffectsInFlight, once_log_allows
-from refold.actors.shell.event_sourced import EventSourcedActor
+from refold.actors.shell.effects import EffectsInFlight
 from refold.actors.shell.journal import Journal
 from refold.actors.shell.snapshots import Snapshots
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import AnyAgent
 from refold.agents.opened_deps import OpenedDeps
-from refold.bell.owner_end import Bell, bell_of
 from refold.context import Reach, RuntimeContext
 from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.errors import BackpressureShed, ConfigError, LogInUse, PersistenceError
 from refold.events.core.ids import SessionId, kind_and_identifier
 from refold.events.core.pure_core import keys_of
 from refold.events.core.records import StreamHead
-from refold.events.kinds.runtime import (
-    RUNTIME_CODEC,
-    RUNTIME_CORE,
-    RUNTIME_STREAM,
-    ActorFailed,
-    RuntimeClosed,
-    RuntimeStarted,
-)
-from refold.events.model.configuration import CORE_VERSION, CodeIdentity
+from refold.events.kinds.runtime import RUNTIME_STREAM, ActorFailed, RuntimeClosed
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import is_scheduled
 from refold.guarded_store import ContainedStore, opened_store
+from refold.life.owner import OwnersLife
 from refold.metrics.live import RuntimeMetrics
-from refold.options import Settings, log_path
+from refold.options import Settings
 from refold.publishing.event_bus import EventBus
-from refold.remote.changing import ChangingReach, OwnersWork, once_until, watch_lock
+from refold.remote.changing import ChangingReach, OwnersWork, once_until
 from refold.remote.guest import Guest, opened_to_own
-from refold.remote.owner import InboxReader
 from refold.remote.watching import POLL_S
-from refold.running_agents import ActorReach, LateTools, RunningAgents
+from refold.running_agents import ActorReach, RunningAgents
 from refold.sessions.access import cancel_open_runs
 from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
-from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.store import SQLiteStore
-from refold.takeover import ended_in_order, note_lost_recalls, resume_open_runs
-from refold.version import __version__
 
 log = logging.getLogger("refold.runtime")
 
@@ -98,17 +84,14 @@ class Lifecycle:
         self._owns_store = False
         self._entered = False
         self._closing: asyncio.Task[None] | None = None
-        self._resuming: Background | None = None
-        self._late: LateTools | None = None
-        self._inbox: InboxReader | None = None
-        self._bell: Bell | None = None
+        self._life: OwnersLife | None = None
+        """What it does as the owner; None = it is a guest, or is not open."""
         self.guest: Guest | None = None
         """Reaches the owner of a shared log; None = this runtime is the owner, or is not open."""
         self._former_guest: Guest | None = None
         self._former_store: EventStore | None = None
         """The log as this runtime owned it before; readers that have begun go on in it."""
         self._taking_over: Background | None = None
-        self._watching_lock: Background | None = None
         self._leaving: Background | None = None
         """Makes a guest of an owner whose log another process has."""
         self._has_left = False
@@ -160,8 +143,8 @@ class Lifecycle:
 
     async def tools_in_force(self) -> None:
         """Return when the tools that were registered or removed so far are so for every input that is sent now."""
-        if self._late is not None:
-            await self._late.in_force()
+        if self._life is not None and self._life.late is not None:
+            await self._life.late.in_force()
 
     # Opening
 
@@ -200,7 +183,11 @@ class Lifecycle:
         if self._settings.share:
             log.info("process %d owns the log %s", os.getpid(), context.store.name)
         await self._opened.open(self._dependencies, context.system)
-        await self._start(context)
+        context.journal.observer = self.metrics
+        if self.step_snapshots is not None:
+            self.step_snapshots.begin(context.store, self.event_bus.subscribe, context.system.background)
+        self._life = OwnersLife(context, self.agents)
+        await self._life.begin(self._host(), self._approval_pool)
 
     async def _open_shared(self, system: ActorSystem) -> None:
         """Own the log, or be a guest of its owner."""
@@ -329,14 +316,10 @@ class Lifecycle:
 
     async def _end_life(self, context: RuntimeContext) -> None:
         """End all that an owner does, as a crash would, but tell those who asked of what is durable."""
-        clock = context.system.clock
-        if self._bell is not None:
-            self._bell.close()
-        for part in (self._watching_lock, self._inbox, self._resuming):
-            if part is not None:
-                await part.stop()
-        if self._late is not None:
-            await self._late.end()
+        clock, (life, self._life) = context.system.clock, (self._life, None)
+        if life is not None:
+            life.hang_up()
+            await life.stop()
         if self.step_snapshots is not None:
             await self.step_snapshots.close(clock, 0)
         await context.journal.close()
@@ -353,7 +336,6 @@ class Lifecycle:
             await former.close()
         assert isinstance(context.store, SQLiteStore)
         await context.store.give_up()
-        self._bell = self._inbox = self._resuming = self._late = self._watching_lock = None
 
     def _new_system(self, clock: Clock | None = None) -> ActorSystem:
         settings = self._settings
@@ -413,56 +395,6 @@ class Lifecycle:
     async def _forget_steps(self, sessions: Sequence[SessionId]) -> int:
         return await self.step_snapshots.forget(sessions) if self.step_snapshots is not None else 0
 
-    async def _start(self, context: RuntimeContext) -> None:
-        store, journal, agents = context.store, context.journal, self.agents
-        journal.observer = self.metrics
-        code = CodeIdentity(refold=__version__, core=CORE_VERSION, app=self._settings.app_version)
-        after_order = await ended_in_order(store)
-        settings = await agents.settings(journal, code, self._settings, after_order=after_order)
-
-        async def renew() -> None:
-            settings.update(await agents.settings(journal, code, self._settings, after_order=after_order))
-
-        agents.register(context, settings, self._approval_pool)
-        note = await context.system.start(
-            EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, journal, address=RUNTIME_STREAM
-        )
-        await note.ask(RuntimeStarted(code=code), block=False)
-        self._late = await agents.attach(self._host(), renew)
-        self._hosted.of_memories = agents.cores_of_memories()
-        if self.step_snapshots is not None:
-            self.step_snapshots.begin(store, self.event_bus.subscribe, context.system.background)
-        path, system = log_path(self._settings), context.system
-        if self._settings.share:
-            assert isinstance(store, SQLiteStore)
-            watch = partial(watch_lock, store, journal, system.clock)
-            self._watching_lock = system.background("watch the lock", watch)
-        if path is not None and self._settings.inbox_poll_s:
-            assert isinstance(store, SQLiteStore)
-            inbox = self._inbox = InboxReader(context, absolute(path))
-            self._hosted.changed = inbox.look
-            bell = await bell_of(store, absolute(path), self.event_bus, rung=inbox.look, perform=inbox.perform_given)
-            self._bell = inbox.bell = bell
-        self._resuming = context.system.background("resume open runs", lambda: self._resume(context, note))
-        if self._inbox is not None:
-            self._inbox.start(self._settings.inbox_poll_s)
-
-    async def _resume(self, context: RuntimeContext, note: ActorRef) -> None:
-        store = context.store
-        try:
-            if self._settings.auto_resume:
-                listed = partial(store.list_streams, prefix=f"{SESSION_KIND}/", with_pending=True)
-                heads = await once_log_allows(listed, context.system.clock, f"what was open in {store.name}")
-                if heads:
-                    await resume_open_runs(context.system, self.event_bus, store, heads)
-        except PersistenceError as error:
-            log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
-        try:
-            if any(found.agent.memory is not None for found in self.agents):
-                await note_lost_recalls(store, self.agents, note)
-        except (PersistenceError, ActorStopped, AskTimeout) as error:
-            log.error("recalls before a crash of %s are noted after the next start: %s", store.name, error)
-
     # Ending
 
     async def close(self, *, cancel: bool) -> None:
@@ -495,8 +427,8 @@ class Lifecycle:
                 await self._taking_over.stop()
             if self.guest is not None:
                 return
-            if self._inbox is not None:
-                await self._inbox.stop()
+            if self._life is not None:
+                await self._life.take_no_commands()
             if cancel:
                 await cancel_open_runs(context)
             await self._in_flight.drain(system.clock, grace_s)
@@ -522,15 +454,10 @@ class Lifecycle:
             for guest in (self.guest, self._former_guest):
                 if guest is not None:
                     await guest.close()
-            for part in (self._watching_lock, self._inbox):
-                if part is not None:
-                    await part.stop()
+            if self._life is not None:
+                await self._life.stop()
             if self.step_snapshots is not None and context is not None:
                 await self.step_snapshots.close(context.system.clock, 0)
-            if self._resuming is not None:
-                await self._resuming.stop()
-            if self._late is not None:
-                await self._late.end()
             if context is not None:
                 for address in await context.system.close():
                     log.warning("%s did not stop in time", address)
@@ -561,8 +488,8 @@ class Lifecycle:
                 await context.store.close()
             elif context is not None and isinstance(context.store, ContainedStore):
                 context.store.let_go()
-            if self._bell is not None:  # Last, since it tells those who listen that the log is free.
-                self._bell.close()
+            if self._life is not None:
+                self._life.hang_up()  # Last, since those who listen hear of it that the log is free.
 
     # Failures of actors
 

@@ -14,14 +14,17 @@ keeps how far it was done.
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from refold.actors.agent.subsession import ancestors_of
 from refold.actors.calls.context import session_context
-from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
+from refold.actors.shell.effects import once_log_allows
 from refold.actors.shell.messages import Wake
+from refold.context import RuntimeContext
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import SessionId, StreamName, kind_and_identifier
@@ -64,6 +67,27 @@ async def ended_in_order(store: EventStore) -> bool:
         return False
     last = RUNTIME_CODEC.decode_all(await store.read_stream(RUNTIME_STREAM, after_version=head.version - 1))
     return bool(last) and isinstance(last[-1], RuntimeClosed)
+
+
+async def take_up(context: RuntimeContext, agents: RunningAgents, note: ActorRef) -> None:
+    """Have open runs go on, and note lost recalls; what the log refuses waits for a message or for the next start.
+
+    The start of this runtime is in the log, and `note` is the actor of the runtime's stream.
+    """
+    store, clock = context.store, context.system.clock
+    try:
+        if context.settings.auto_resume:
+            listed = partial(store.list_streams, prefix=f"{SESSION_KIND}/", with_pending=True)
+            heads = await once_log_allows(listed, clock, f"what was open in {store.name}")
+            if heads:
+                await resume_open_runs(context.system, context.event_bus, store, heads)
+    except PersistenceError as error:
+        log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
+    try:
+        if any(found.agent.memory is not None for found in agents):
+            await _note_lost_recalls(store, agents, note)
+    except (PersistenceError, ActorStopped, AskTimeout) as error:
+        log.error("recalls before a crash of %s are noted after the next start: %s", store.name, error)
 
 
 async def resume_open_runs(
@@ -122,11 +146,8 @@ async def _resume_one_by_one(system: ActorSystem, event_bus: EventBus, suspects:
             unsubscribe()
 
 
-async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: ActorRef) -> None:
-    """Have noted what was recalled for answers before this runtime, and was not noted by the one that got them.
-
-    The start of this runtime is in the log, and `runtime` is the actor of the runtime's stream.
-    """
+async def _note_lost_recalls(store: EventStore, agents: RunningAgents, note: ActorRef) -> None:
+    """Have noted what was recalled for answers before this runtime, and was not noted by the one that got them."""
     first, last = _unnoted(await store.read_stream(RUNTIME_STREAM))
     if first is None:
         return
@@ -145,7 +166,7 @@ async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: A
                     memories[memory.stream] = memory
         for noted in memories.values():
             await noted.read(_nothing)  # Behind the notes, so that they do not pile up.
-    await runtime.ask(RecallsNoted(position=last), block=False)
+    await note.ask(RecallsNoted(position=last), block=False)
 
 
 def _unnoted(stored: list[StoredEvent]) -> tuple[int | None, int]:
