@@ -38,7 +38,7 @@ from refold.publishing.event_bus import EventBus
 from refold.publishing.notifications import Progressed, Streamed
 from refold.publishing.subscription import ANSWER_OVER
 from refold.remote.kept_log import PAGE, HeldLog, ReadLog, held_log
-from refold.remote.watching import POLL_S, Changes, signatures, stir_watches
+from refold.remote.watching import LOOK_ANYWAY_S, POLL_S, Changes, signatures, stir_watches
 from refold.sessions.access import NamedUser
 from refold.sessions.outcome import RunResult, result_of
 from refold.sessions.run_handle import RunStatus, ended_in, ended_in_log, ended_status, open_state_of
@@ -47,9 +47,6 @@ from refold.stores.sqlite.inbox import InboxFile
 from refold.stores.sqlite.ownership import log_owner
 
 log = logging.getLogger("refold.runtime")
-
-LOOK_ANYWAY_S: Final = 1.0
-"""After so long the log is read though its files do not seem to have changed."""
 
 OWNERLESS_S: Final = 2.0
 """For so long a log may have no owner while it goes from one to the next."""
@@ -101,7 +98,7 @@ class Mirror:
         """By session: version of the last event behind which nothing comes of an answer asked for before."""
         self._owner = ""
         self._lock = asyncio.Lock()
-        self._changes = Changes(lambda: signatures(log), clock, LOOK_ANYWAY_S)
+        self._changes = Changes(lambda: signatures(log), clock)
         self._waiting: dict[SessionId, list[Alarm]] = {}
         self._complaint = ""
         self._work = [background("bell", self.listener.listen), background("look at the shared log", self._look)]

@@ -45,8 +45,9 @@ class ObjectElsewhere(Actor):
         envelope = message if isinstance(message, Envelope) else Envelope(message)
         if envelope.called:
             raise CommandRejected(
-                f"{address}: several at a time are added in the process that owns the shared log, as by a tool; here, "
-                "add one at a time"
+                f"{address}: another process owns the shared log, and only there {envelope.called} are added together, "
+                "all or none, as by a tool, which runs there. Here, add them one by one, each with a key of its own "
+                "(such as 'import 7 3'), so that adding them again after an error or a crash adds nothing twice"
             )
         given: object = envelope.command
         commands = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given,)

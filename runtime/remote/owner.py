@@ -65,9 +65,9 @@ ABOUT_ACCEPTED_WORK: Final = (
 )
 """Commands that wait for no middleware which thinks about an input before them."""
 
-LOOK_ANYWAY_S: Final = 5.0
-"""After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse,
-and for rows that the log refused for a while."""
+LOOK_AGAIN_S: Final = 5.0
+"""After so long the file is opened though it does not seem to have changed: rows that the log refused are tried again,
+and an owner looks for as long as it lives, more seldom than one who waits (`refold.remote.watching`)."""
 
 
 class InboxReader:
@@ -97,7 +97,7 @@ class InboxReader:
         self._working: dict[str, Background] = {}
         """Its work by session."""
         self._watching: Background | None = None
-        self._changes = Changes(self._inbox.file.signature, context.system.clock, LOOK_ANYWAY_S)
+        self._changes = Changes(self._inbox.file.signature, context.system.clock, LOOK_AGAIN_S)
         self.bell: Bell | None = None
         """Tells other processes that an outcome stands in the inbox."""
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -20,8 +20,9 @@ from refold.remote.protocol import Inbox, InboxEntry, InboxOutcome
 POLL_S: Final = 0.1
 """Seconds between two looks."""
 
-LOOK_ANYWAY_S: Final = 2.0
-"""After so long an inbox is opened though nothing seems to have changed: for clocks of file systems that are coarse."""
+LOOK_ANYWAY_S: Final = 1.0
+"""After so long who waits for something reads a file though it does not seem to have changed: clocks of file systems
+are coarse."""
 
 
 class Changes:
@@ -30,11 +31,10 @@ class Changes:
     Args:
         signature: what the file system says of the files; it differs after a write.
         clock: times the looks.
-        look_anyway_s: after so long a look is due though nothing seems to have changed, since clocks of file systems
-            are coarse.
+        look_anyway_s: after so long a look is due though nothing seems to have changed.
     """
 
-    def __init__(self, signature: Callable[[], object], clock: Clock, look_anyway_s: float) -> None:
+    def __init__(self, signature: Callable[[], object], clock: Clock, look_anyway_s: float = LOOK_ANYWAY_S) -> None:
         self._signature = signature
         self._clock = clock
         self._look_anyway_s = look_anyway_s
@@ -112,7 +112,7 @@ class OutcomeWatch:
         self._inbox = inbox.until(math.inf)  # Each of those who wait has a limit of its own.
         self._clock = clock
         self.waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
-        self.changes = Changes(inbox.file.signature, clock, LOOK_ANYWAY_S)
+        self.changes = Changes(inbox.file.signature, clock)
         self.looking = Background(f"watch of {inbox.file.path.name}", self._look)
 
     async def outcome(self, entry: InboxEntry, seconds: float) -> InboxOutcome | None:

@@ -47,8 +47,15 @@ async def test_what_is_added_in_a_guest_is_durable_and_there_in_every_process(tm
         assert [each.key for each in await two.facts.similar([1.0] * 384)] == ["work", "first"]
         await two.working.of(session="s").set("step", "1")
         assert await one.working.of(session="s").get("step") == await two.working.of(session="s").get("step") == "1"
-        with pytest.raises(CommandRejected, match="one at a time"):
-            await two.facts.put_many([NewEntry("a", "x"), NewEntry("b", "y")])
+        several = [NewEntry("a", "x"), NewEntry("b", "y")]
+        with pytest.raises(
+            CommandRejected, match=r"entries are added together.*one by one, each with a key of its own"
+        ):
+            await two.facts.put_many(several)
+        for _ in range(2):  # As the error says.
+            for number, entry in enumerate(several):
+                await two.facts.put(entry.key, entry.value, command_key=f"import 7 {number}")
+        assert [each.key for each in await two.facts.by_tags()][-2:] == ["a", "b"]
         await takes_over(log, guest)
         await until(lambda: not owner.is_owner)
         await anns[0].add_episode("agent", "Anna moved", importance=0.8)

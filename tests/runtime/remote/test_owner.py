@@ -17,7 +17,7 @@ from refold.events.core.ids import RunId, ToolCallId
 from refold.events.session.events import InputQueued, RunCancelled, RunCompleted, ToolApprovalRequested
 from refold.inspection.check import check_log
 from refold.remote.client import give
-from refold.remote.owner import LOOK_ANYWAY_S, InboxReader
+from refold.remote.owner import LOOK_AGAIN_S, InboxReader
 from refold.remote.protocol import Done, Inbox, InboxEntry, InboxOutcome, Refused
 from refold.remote.rows import InboxCancel, InboxCommand, InboxDecide, InboxSend
 from refold.stores import InMemoryStore, SQLiteStore
@@ -234,12 +234,12 @@ async def test_a_row_that_the_log_refuses_is_performed_later_and_lets_other_sess
         await until(lambda: reader.failures)
         while await inbox.outcome(other) is None:  # It may have shared a transaction with what was refused.
             await until(lambda: is_polling(clock))
-            await clock.advance(LOOK_ANYWAY_S)
+            await clock.advance(LOOK_AGAIN_S)
         while_refused = await inbox.outcome(first)
         store.mend()
         while await inbox.outcome(second) is None:
             await until(lambda: is_polling(clock))
-            await clock.advance(LOOK_ANYWAY_S)
+            await clock.advance(LOOK_AGAIN_S)
         await reader.stop()
         assert while_refused is None
         assert isinstance(await inbox.outcome(first), Done)
@@ -268,7 +268,7 @@ async def test_nothing_is_opened_while_nothing_changes(beside: Path, work_put: l
         await reader.perform_waiting()
         await polls(4)
         assert await polls(20) == 0
-        assert await polls(1, LOOK_ANYWAY_S) > 0
+        assert await polls(1, LOOK_AGAIN_S) > 0
         await reader.stop()
 
 
