@@ -411,9 +411,9 @@ class EventBus:
         for reader in [*chain.from_iterable(self._readers.values())]:
             reader.end()
 
-    def close(self) -> None:
+    def close(self, why: str = "the runtime closed; the run is in the log and goes on at the next start") -> None:
         for session in list(self._followers):
-            self.session_failed(session, "the runtime closed; the run is in the log and goes on at the next start")
+            self.session_failed(session, why)
 
 
 def _own_copy(recorded: RecordedSessionEvent) -> RecordedSessionEvent:

@@ -64,6 +64,7 @@ from refold.remote.protocol import (
 from refold.remote.watching import POLL_S, outcome_within, stir_watches
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.ownership import log_owner
+from refold.stores.sqlite.sides import LogReplaced
 from refold.stores.sqlite.store import SQLiteStore
 
 log = logging.getLogger("refold.runtime")
@@ -161,13 +162,16 @@ class Guest:
                 self._bus.session_deleted(session)
 
     async def owned(self) -> SQLiteStore:
-        """Return the log, opened for writing, as soon as no other runtime owns it."""
+        """Return the log, opened for writing, once no other runtime owns it; raise LogReplaced where it is another."""
         while True:
             try:
                 if log_owner(self.log) is None:
+                    await self.store.end_position()  # No other log is made, or taken, where this one is not any more.
                     return await opened_to_own(self._settings)
             except LogInUse as error:
                 log.debug("another process was quicker: %s", error)
+            except LogReplaced:
+                raise
             except PersistenceError as error:
                 self._mirror.complain(error)
             await self._mirror.gone.wait(POLL_S)

@@ -45,6 +45,7 @@ from refold.sessions.run_handle import RunStatus, ended_in, ended_in_log, ended_
 from refold.stores.sqlite.file import absolute, require_no_text_log
 from refold.stores.sqlite.inbox import InboxFile
 from refold.stores.sqlite.ownership import log_owner
+from refold.stores.sqlite.sides import LogReplaced
 
 log = logging.getLogger("refold.runtime")
 
@@ -172,6 +173,9 @@ class Mirror:
                         self.bus.session_deleted(session)
             except PersistenceError as error:
                 self.complain(error)
+                if isinstance(error, LogReplaced):  # Nothing more will be told of the one that was followed.
+                    self.bus.close(str(error))
+                    self.bus.end()
 
     def complain(self, error: PersistenceError) -> None:
         if str(error) != self._complaint:

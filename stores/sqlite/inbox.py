@@ -64,7 +64,6 @@ LOOK_AGAIN_S: Final = 0.016
 would ask ever more seldom: who goes on writing leaves the file for a millisecond, which who has waited longest sees."""
 
 LOOK_AGAIN_MIN_S: Final = 0.0005
-"""Least pause, after five seconds of waiting."""
 
 CANCELLED_S: Final = 5.0
 """For so long a cancelled caller waits for its turn to note what was done, which else is found out again."""
@@ -540,6 +539,7 @@ class InboxFile:
                 owner = self._log.stat()
                 os.fchown(descriptor, owner.st_uid, owner.st_gid)
         except OSError as error:
+            self.path.unlink(missing_ok=True)  # Else it would be root's for ever.
             raise PersistenceError(f"the inbox {self.path} cannot be given to the log's owner: {error}") from error
         finally:
             os.close(descriptor)

@@ -41,6 +41,10 @@ READ_TRIES_MAX: Final = 10
 """Times that a read is made again because the file changed under it; each needs an owner to come or go."""
 
 
+class LogReplaced(PersistenceError):
+    """Another file lies in the place of a log that is open for reading, so that nothing more is read of either."""
+
+
 class LogSource(NamedTuple):
     """How the file is to be read now, and what would have to stay so for a read to be good."""
 
@@ -83,6 +87,8 @@ class ReadingSide:
         self._open_connection = connect
         self._connection: SQLiteConnection | None = None
         self._connected_to: LogSource | None = None
+        self._file: tuple[int, ...] = ()
+        """Device and inode of what a reader has read so far; an owner knows where its log is by itself."""
         self._connecting = asyncio.Lock()
         self._disconnected = 0
         """Times that the connection was closed on demand."""
@@ -92,6 +98,9 @@ class ReadingSide:
         """Run `work` on a consistent state of the log and return its result."""
         for _ in range(READ_TRIES_MAX):
             source = self._source(self._log)
+            self._file = self._file or source.unchanged[:2]
+            if source.unchanged[:2] != self._file:
+                raise LogReplaced(f"the log {self._log} was replaced by another file while it was open; open it again")
             connection = await self._connect(source)
             try:
                 result = await connection.run(work)
