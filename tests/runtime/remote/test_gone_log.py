@@ -79,7 +79,12 @@ async def test_a_guest_of_a_log_that_is_removed_makes_no_other_and_takes_it_once
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owners = list[LogOwner | None]()
-    monkeypatch.setattr(guest_module, "log_owner", lambda path: owners.append(log_owner(path)) or owners[-1])
+
+    def seen(path: Path) -> LogOwner | None:
+        owners.append(log_owner(path))
+        return owners[-1]
+
+    monkeypatch.setattr(guest_module, "log_owner", seen)
     async with AsyncExitStack() as stack:
         owner = await stack.enter_async_context(runtime_of(log, share=True))
         guest = await stack.enter_async_context(runtime_of(log, share=True))
