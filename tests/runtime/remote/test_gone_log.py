@@ -12,14 +12,15 @@ from refold.actors import SystemClock
 from refold.remote import guest as guest_module
 from refold.remote.protocol import Inbox
 from refold.remote.rows import InboxCancel
+from refold.stores.guarding.log_place import HEAD_SUFFIX
 from refold.stores.sqlite.ownership import LogOwner, log_owner
 from tests.runtime.remote.conftest import begun, runtime_of
 from tests.runtime.remote.test_lost_lock import until
 
 
 def moved(log: Path, to: Path) -> None:
-    """Give a log another name, with the files of SQLite beside it."""
-    for suffix in ("", "-wal", "-shm"):
+    """Give a log another name, with what belongs to it beside it."""
+    for suffix in ("", "-wal", "-shm", HEAD_SUFFIX):
         with suppress(FileNotFoundError):
             os.rename(f"{log}{suffix}", f"{to}{suffix}")
 
