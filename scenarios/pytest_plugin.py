@@ -20,9 +20,10 @@ Nothing of Refold is imported before a test with the marker, or a bundle, is run
 import asyncio
 import inspect
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
@@ -129,7 +130,8 @@ def refold_scenario(request: pytest.FixtureRequest) -> "Scenario":
     options = _options_of(request)
     names = {DRAWN.get(name, name): name for name in inspect.signature(drawn_scenario).parameters}
     drawing: dict[str, Any] = {names[name]: value for name, value in options.items() if name in names}
-    return drawn_scenario(request.param, **drawing)
+    with _refusals():
+        return drawn_scenario(request.param, **drawing)
 
 
 @pytest.fixture
@@ -158,10 +160,26 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     return (yield)
 
 
+def _refuse(words: str) -> NoReturn:
+    """Fail what a marker asks for in a way that cannot be, without a traceback, which would be that of this module."""
+    pytest.fail(words, pytrace=False)
+
+
+@contextmanager
+def _refusals() -> Generator[None]:
+    from refold.commands.output import safe_text
+    from refold.events.core.errors import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        _refuse(safe_text(str(error)))
+
+
 def _options_of(request: pytest.FixtureRequest) -> dict[str, Any]:
     marker = request.node.get_closest_marker(MARKER)
     if marker is None:
-        raise pytest.UsageError(f"{request.fixturename} is for tests with @pytest.mark.{MARKER}(agent=…)")
+        _refuse(f"{request.fixturename} is for tests with @pytest.mark.{MARKER}(agent=…)")
     return _options(marker, request.node.nodeid)
 
 
@@ -174,9 +192,9 @@ def _options(marker: pytest.Mark, test: str) -> dict[str, Any]:
     unknown = sorted(options.keys() - known)
     if marker.args or unknown or "agent" not in options:
         what = f"does not know {', '.join(unknown)}" if unknown else "is given agent=… and other options by name"
-        raise pytest.UsageError(f"{test}: @pytest.mark.{MARKER} {what}; it knows {', '.join(sorted(known))}")
+        _refuse(f"{test}: @pytest.mark.{MARKER} {what}; it knows {', '.join(sorted(known))}")
     if not isinstance(options.get("stand_ins", False), bool):
-        raise pytest.UsageError(f"{test}: stand_ins=… of @pytest.mark.{MARKER} is True or False")
+        _refuse(f"{test}: stand_ins=… of @pytest.mark.{MARKER} is True or False")
     return options
 
 
@@ -189,7 +207,7 @@ def _seeds(given: object, test: str) -> Sequence[int]:
         seeds = tuple(islice(cast("Iterable[object]", given), SEEDS_MAX + 1))
     whole = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
     if not 1 <= len(whole) == len(seeds) <= SEEDS_MAX:
-        raise pytest.UsageError(
+        _refuse(
             f"{test}: seeds=… of @pytest.mark.{MARKER} is a number from 1 to {SEEDS_MAX:,} or a collection of whole "
             f"numbers, and not {given!r:.80}"
         )
@@ -199,9 +217,10 @@ def _seeds(given: object, test: str) -> Sequence[int]:
 def _source(given: "AgentSource | str") -> "AgentSource":
     from refold.agents.loading import checked_source, load_agent_source
 
-    if isinstance(given, str):
-        return load_agent_source(given)
-    return checked_source(given, f"agent=… of @pytest.mark.{MARKER}")
+    with _refusals():
+        if isinstance(given, str):
+            return load_agent_source(given)
+        return checked_source(given, f"agent=… of @pytest.mark.{MARKER}")
 
 
 def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest.TempPathFactory) -> str:

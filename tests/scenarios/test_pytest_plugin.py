@@ -127,6 +127,8 @@ def test_markers_that_cannot_work_say_what_they_know_and_what_makes_no_agent(pyt
         for place, (marker, words) in enumerate(WORDS_ABOUT.items())
         if words not in said.get(f"test_{place}.py", "")
     } == {}
+    # A traceback would be Refold's own, but where the user's function was called.
+    assert [text for text in said.values() if "pytest_plugin.py" in text and "AgentNotMade" not in text] == []
 
 
 def test_a_function_makes_an_agent_of_its_own_for_each_life(pytester: pytest.Pytester) -> None:
@@ -153,6 +155,7 @@ def test_the_fixtures_are_for_marked_tests(pytester: pytest.Pytester) -> None:
     result = ran(pytester, "def test_it(refold_report: object) -> None:\n    pass\n")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*is for tests with @pytest.mark.refold_scenarios*"])
+    result.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
 
 def test_the_marker_is_listed(pytester: pytest.Pytester) -> None:
