@@ -148,6 +148,7 @@ class Simulation:
         try:
             return self._run()
         finally:
+            self.progress.inbox.close()
             if self.files is not None:
                 self.files.remove()
 

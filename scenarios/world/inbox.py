@@ -45,6 +45,9 @@ class _FileInMemory(InboxFile):
     def signature(self) -> InboxSignature | None:
         return (0, 0, 0, 0, self._connection.total_changes)
 
+    def close(self) -> None:
+        self._connection.close()
+
     async def _run(
         self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False, **limits: float
     ) -> T | None:
@@ -63,6 +66,10 @@ class SimulatedInbox:
         reader = InboxReader(runtime.context, LOG, file=self._file)
         reader.start(POLL_S)
         return reader
+
+    def close(self) -> None:
+        """Let go of its database, once the simulation is over; Python 3.13 and later warn of one that is left open."""
+        self._file.close()
 
     async def asked(self, act: Post, key: str, clock: Clock) -> str:
         """Put what another process asks into the inbox, or find it there, and return what comes of it."""

@@ -1,6 +1,8 @@
 """Scenarios are played on the real runtime: the same seed gives the same log, faults happen, promises are kept."""
 
+import gc
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, get_args
@@ -25,8 +27,8 @@ from refold import (
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
-from refold.scenarios.plan.scenario import Abandon, Cancel, Clear, Say, Scenario
-from refold.scenarios.simulator import Simulator
+from refold.scenarios.plan.scenario import Abandon, Cancel, Clear, Post, Say, Scenario
+from refold.scenarios.simulator import Simulation, Simulator
 from tests.scenarios.full_agent import full_agent
 from tests.scenarios.rehearsed import agent, played
 
@@ -42,6 +44,24 @@ def test_without_faults_everything_is_said_and_answered() -> None:
         "APPROVAL", "CANCEL", "CHECK", "DURABLE", "EFFECTS", "ERROR", "EVIDENCE", "FOLLOW",
         "INV0", "INV1", "INV2", "INV3", "INV4", "INV5", "INV6", "INV7", "LIVENESS", "ONCE", "PROMPT",
     )  # fmt: skip
+
+
+def test_a_rehearsal_leaves_no_database_open() -> None:
+    def open_databases() -> set[int]:
+        gc.collect()
+        return {id(each) for each in gc.get_objects() if isinstance(each, sqlite3.Connection) and is_open(each)}
+
+    before = open_databases()
+    simulation = Simulation(agent, Scenario(acts=(Say(session="a"), Post(session="a", at_s=1))), None)
+    assert simulation.run().outcomes == ("Completed", "Done")
+    assert open_databases() <= before
+
+
+def is_open(database: sqlite3.Connection) -> bool:
+    try:
+        return database.total_changes >= 0
+    except sqlite3.ProgrammingError:
+        return False
 
 
 def depending_agent(seen: list[str]) -> Agent:
