@@ -1,6 +1,7 @@
 """A store around another one that fails and hangs where a test wants it to, and counts what is asked of it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -66,6 +67,7 @@ class FailingStore:
     Attributes:
         appends: the streams of each append that was asked for, in order; what failed included.
         commits: the streams of each append that took effect.
+        events_read: how many events of each stream were read.
     """
 
     def __init__(self, store: EventStore) -> None:
@@ -73,6 +75,7 @@ class FailingStore:
         self.appends: list[tuple[str, ...]] = []
         self.commits: list[tuple[str, ...]] = []
         self.reads: list[str] = []
+        self.events_read: Counter[str] = Counter()
         self._faults: list[AppendFault] = []
         self._off: tuple[int, asyncio.Event] | None = None
         self._held_operation: tuple[int, Hold] | None = None
@@ -175,7 +178,9 @@ class FailingStore:
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
         await self._reading(stream)
-        return await self.inner.read_stream(stream, after_version=after_version, limit=limit)
+        found = await self.inner.read_stream(stream, after_version=after_version, limit=limit)
+        self.events_read[stream] += len(found)
+        return found
 
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
         await self._reading("all")

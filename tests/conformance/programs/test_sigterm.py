@@ -272,33 +272,21 @@ async def test_a_handler_that_python_has_not_set_gives_place_to_the_systems(
             signal.signal(number, handler)
 
 
-async def test_the_servers_handlers_are_there_again_after_the_block() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    async with (
-        AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([])) as runtime,
-        close_on_sigterm(runtime),
-    ):
-        assert signal.getsignal(signal.SIGTERM) not in before
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
-
-
-# Where it cannot be.
-
-
-async def test_the_handler_that_was_there_before_is_there_again_after_the_block() -> None:
+@pytest.mark.parametrize("stop", [close_on_sigterm, stop_on_sigterm])
+async def test_the_handlers_that_were_there_before_are_there_again_after_the_block(stop: Any) -> None:
     def handle(*_: object) -> None:
         raise AssertionError("nobody sends a signal")
 
-    before = signal.signal(signal.SIGTERM, handle)
+    before, interrupt = signal.signal(signal.SIGTERM, handle), signal.getsignal(signal.SIGINT)
     try:
-        async with (
-            AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([])) as runtime,
-            stop_on_sigterm(runtime),
-        ):
+        async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([])) as runtime, stop(runtime):
             assert signal.getsignal(signal.SIGTERM) is not handle
-        assert signal.getsignal(signal.SIGTERM) is handle
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == [handle, interrupt]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+# Where it cannot be.
 
 
 async def test_a_thread_that_gets_no_signals_is_told() -> None:

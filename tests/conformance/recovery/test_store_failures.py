@@ -191,19 +191,6 @@ async def test_c5_every_kind_of_turn_has_its_number_of_commits(answers: Any, com
         assert store.commits_of("session/s") == 2 * commits, "a second run on the session costs the same"
 
 
-async def test_c5_sessions_that_work_at_once_share_transactions() -> None:
-    store = FailingStore(InMemoryStore())
-    async with at_work(store, *[say("done")] * 20) as (_, clock, runtime, _):
-        sessions = [await runtime.session(f"s{number}") for number in range(20)]
-        hold = store.hold_append(INPUT)
-        runs = [sending(session) for session in sessions]
-        await hold.reached.wait()
-        await clock.settle()
-        hold.let_go()
-        assert [(await run).text for run in runs] == ["done"] * 20
-        assert runtime.commits - OPENING <= 6, "20 runs of 2 commits each, written together"
-
-
 # C1 and C4: one append fails
 
 

@@ -1001,6 +1001,7 @@ async def test_a19_a_tool_that_waits_for_its_own_session_is_told_instead(
         [result] = await sessions.results_of(session)
         assert "AskCycle" in result.text
         assert "session/s -> its tool -> session/s" in result.text
+        assert "the session's submit() or remind(), which do not wait" in result.text
 
 
 async def test_a23_a_reminder_in_a_session_that_nobody_opens_again_begins_all_the_same(log: EventStore) -> None:

@@ -27,7 +27,6 @@ from refold.actors import ManualClock
 from refold.bundles import bundle_session
 from refold.events.core.content import FORKED_TEXT, ToolResultBlock, text_of
 from refold.events.core.ids import stream_name
-from refold.events.core.records import StoredEvent
 from refold.events.session.state import history
 from refold.inspection.export import export_to_file
 from refold.inspection.log_reading import opened
@@ -265,33 +264,22 @@ async def test_a_fork_of_a_fork_and_one_made_twice(log: EventStore) -> None:
 
 
 async def test_a_fork_costs_the_same_wherever_it_is() -> None:
-    log = Counting()
+    log = FailingStore(InMemoryStore())
     costs: list[tuple[int, int]] = []
     async with runtime_of(log, *[say("Yes.")] * 400) as runtime:
         session = await runtime.session("alice")
         for turns in (10, 350):
             for _ in range(turns):
                 await session.send("And?")
-            log.read = 0
+            log.events_read.clear()
             fork = await session.fork()
-            read, [own] = log.read, await log.read_all(after_position=await last_position(log) - 1)
+            read, [own] = log.events_read.total(), await log.read_all(after_position=await last_position(log) - 1)
             assert own.stream == f"session/{fork.id}"
             costs.append((len(own.data), read))
             assert [message.text for message in (await fork.history())[-2:]] == ["And?", "Yes."]
     (few_bytes, few_read), (many_bytes, many_read) = costs
     assert few_bytes <= many_bytes < few_bytes + 20, "the digits of versions"
     assert few_read == many_read < 10, "events"
-
-
-class Counting(InMemoryStore):
-    """Counts the events that are read from its streams."""
-
-    read = 0
-
-    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        found = await super().read_stream(stream, after_version=after_version, limit=limit)
-        self.read += len(found)
-        return found
 
 
 async def test_a_long_fork_survives_a_restart_and_its_snapshot(log: EventStore) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import gc
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -12,8 +11,8 @@ import pytest
 
 import refold
 from refold.actors import Actor
-from refold.events.session.events import RunCompleted
 from refold.stores import InMemoryStore
+from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import TERMINAL
 from tests.conformance.threads import Held, InThread
 
@@ -198,13 +197,10 @@ def test_an_error_carries_the_way_from_the_caller_to_where_it_arose() -> None:
 
 
 def test_a_runtime_that_cannot_open_says_why_and_leaves_no_thread(tmp_path: Path) -> None:
-    class Broken(InMemoryStore):
-        async def head(self, stream: str) -> Any:
-            raise refold.PersistenceError("the disk is gone")
-
-    before = set(threading.enumerate())
+    before, broken = set(threading.enumerate()), FailingStore(InMemoryStore())
+    broken.fail_reads(lambda: refold.PersistenceError("the disk is gone"))
     with pytest.raises(refold.PersistenceError, match="the disk is gone"):
-        runtime_of(log=Broken()).__enter__()
+        runtime_of(log=broken).__enter__()
     assert set(threading.enumerate()) <= before
     with pytest.raises(refold.ConfigError, match="open already"), runtime_of() as runtime:
         runtime.asynchronous.__enter__()
@@ -304,27 +300,6 @@ def test_a_plain_tool_may_submit_to_its_own_session_and_cannot_wait_for_that_run
     with runtime_of(refold.use("go_on"), refold.say("done"), refold.say("then"), tools=[go_on]) as runtime:
         assert runtime.session("a").send("go").text == "done"
         assert submitted[0].result().text == "then"
-
-
-async def test_a_tool_may_have_its_own_session_go_on_after_this_run_as_the_refusal_says() -> None:
-    @refold.tool
-    async def later(context: refold.ToolContext[Any]) -> str:
-        """Accept an input for after this run."""
-        session = await runtime.session(context.session)
-        with pytest.raises(refold.AskCycle, match=r"the session's submit\(\) or remind\(\), which do not wait"):
-            await session.send("and then?")
-        return await session.remind("and then?", at=datetime.now(UTC), key="then")
-
-    async with runtime_of(refold.use("later"), refold.say("done"), refold.say("then"), tools=[later]) as runtime:
-        session = await runtime.session("a")
-        async with session.follow() as followed:
-            assert (await session.send("go")).text == "done"
-            ended = 0
-            async for item in followed:
-                ended += isinstance(item, refold.RecordedEvent) and isinstance(item.event, RunCompleted)
-                if ended == 2:
-                    break
-        assert [message.text for message in await session.history()][-1] == "then"
 
 
 def test_an_async_tool_is_told_to_await_and_can() -> None:
