@@ -19,12 +19,8 @@ from refold.replay import replay
 from refold.stores import EventStore
 from tests.conformance.cases import Case, Step, as_tests
 from tests.conformance.crashes import assert_sound_file, runtime_on
-from tests.conformance.sessions import events_of, opened, results_of, session_in, types_of
+from tests.conformance.sessions import events_of, opened, session_in, types_of
 from tests.conformance.steps import begin, begun, ends, let_go, recorded, until
-
-
-async def texts_of_results(session: Session) -> list[str]:
-    return [block.text for block in await results_of(session)]
 
 
 async def assert_replayed_alike(log: EventStore | Path) -> None:

@@ -11,10 +11,8 @@ import pytest
 import refold
 from refold.actors import ManualClock
 from refold.events.core.errors import ConfigError, LogFormatError
-from refold.events.core.ids import AgentId, SessionId, StreamName
+from refold.events.core.ids import StreamName
 from refold.events.core.records import StoredEvent, StreamHead
-from refold.events.session.core import SESSION_CODEC
-from refold.events.session.events import SessionOpened
 from refold.inspection.log_reading import opened
 from refold.inspection.session_view import (
     SESSIONS_PER_PAGE,
@@ -144,9 +142,6 @@ async def found_as_wanted(log: Any) -> dict[str, tuple[Any, ...]]:
 async def test_what_no_list_can_have_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError):
         await list_sessions(InMemoryStore(), **wrong)
-
-
-OPENED = SESSION_CODEC.encode(SessionOpened(session=SessionId("s"), agent=AgentId("a")))
 
 
 async def test_many_sessions_are_listed_page_by_page() -> None:

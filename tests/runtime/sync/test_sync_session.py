@@ -26,11 +26,6 @@ def kinds_of(session: refold.SyncSession) -> list[str]:
     return [type(recorded.event).__name__ for recorded in session.events()]
 
 
-@refold.tool(tier="confirm")
-def pay(amount: int) -> str:
-    return f"paid {amount}"
-
-
 def test_a_session_is_used_without_a_loop(tmp_path: Path) -> None:
     with runtime_of(
         refold.say("Sunny."), refold.ProviderError("no credit", kind="auth"), log=tmp_path / "events.db"
