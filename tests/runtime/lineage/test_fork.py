@@ -189,10 +189,11 @@ async def test_a_call_that_is_open_can_be_given_another_result(log: EventStore) 
         version, call = begun[1]  # The first charge, which runs alone; the second has not begun.
         end = min(end for end in await batch_ends(session) if end >= version)
         fork = await session.fork(end, results={call: "no money"}, name="poor")
-        assert (await fork.state_at()).run is not None
+        waiting = (await fork.state_at()).run
+        assert waiting is not None
+        run = await fork.run(waiting.id)
         charged.clear()
         await fork.resume()
-        run = await fork.run((await fork.state_at()).run.id)  # type: ignore[union-attr]
         assert (await run.result()).text == "No money."
         assert charged == ["milk"], "which had not begun"
         results = [block for message in await fork.history() for block in message.content]
