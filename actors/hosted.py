@@ -19,8 +19,9 @@ from refold.actors.kernel.supervision import RestartPolicy
 from refold.actors.shell.effect_port import EffectPort
 from refold.actors.shell.messages import CancelEffect, EffectEnded, Envelope, tell_end
 from refold.events.core.checked_core import CheckedCore, S
+from refold.events.core.cleaning import error_words
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.errors import ConfigError, CoreFailed
+from refold.events.core.errors import ConfigError, CoreFailed, quoted
 from refold.events.core.pure_core import C, E, Effect, WaitUntil
 
 log = logging.getLogger("refold.actors")
@@ -87,7 +88,7 @@ class HostedPort(EffectPort[S, C, E]):
             if not self._core.takes(command):
                 names = ", ".join(cls.__name__ for cls in self._core.command_types)
                 raise ConfigError(
-                    f"{self.actor.address} takes the commands of {self._core.name} ({names}), not {command!r:.80}"
+                    f"{self.actor.address} takes the commands of {self._core.name} ({names}), not {quoted(command)}"
                 )
         return commands
 
@@ -159,13 +160,13 @@ class EffectWorker(Actor):
             if not piece.cancelled:
                 if piece.task is not None and piece.task.cancelling():
                     raise  # This process ends, and the work is done again as after a crash.
-                command = self._failure(piece, RuntimeError(f"the work let {error!r} out by itself"))
+                command = self._failure(piece, RuntimeError(f"the work let {error_words(error)} out by itself"))
         except Exception as error:  # noqa: BLE001 - the border to the user's code
             command = self._failure(piece, error)
         except (KeyboardInterrupt, GeneratorExit):  # The interpreter or the loop ends.
             raise
         except BaseException as error:  # noqa: BLE001 - such as SystemExit, which must end neither the loop nor the wait
-            command = self._failure(piece, RuntimeError(f"the work let {error!r} out"))
+            command = self._failure(piece, RuntimeError(f"the work let {error_words(error)} out"))
         finally:
             del self._pieces[place]
         tell_end(piece.asker, EffectEnded(key=piece.effect.key, command=command))

@@ -29,7 +29,7 @@ from refold.actors.loop_thread import LoopThread, run_on_loop
 from refold.actors.shell.effects import CANCEL_GRACE_S, EffectsInFlight
 from refold.actors.shell.journal import Journal
 from refold.actors.shell.snapshots import SNAPSHOT_EVERY, Snapshots
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
 from refold.stores.event_store import EventStore
 from refold.stores.memory import InMemoryStore
@@ -93,7 +93,7 @@ class EventSourcedSystem(ActorSystem):
         if self._is_bound:
             super().__init__(**options)
         if snapshot_every is not None and snapshot_every < 1:
-            raise ConfigError(f"snapshot_every must be None or >= 1, not {snapshot_every!r:.60}")
+            raise ConfigError(f"snapshot_every must be None or >= 1, not {quoted(snapshot_every, 60)}")
         self._log = log
         self._snapshot_every = snapshot_every
         self._durability: Durability = durability

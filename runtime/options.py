@@ -12,7 +12,7 @@ from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.shell.snapshots import SNAPSHOT_EVERY
 from refold.events.core.cleaning import clean_text
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.session.commands import QUEUE_MAX
 from refold.resilience.backpressure import BackpressureGuard
 from refold.stores.event_store import EventStore
@@ -117,7 +117,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
         if value is None and name in MAY_BE_NONE:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e9:
-            raise ConfigError(f"{name} must be a number of seconds of at least {least:g}, not {value!r:.60}")
+            raise ConfigError(f"{name} must be a number of seconds of at least {least:g}, not {quoted(value, 60)}")
     for name, count, least_count in (
         ("tool_threads", options.tool_threads, 1),
         ("subagent_depth_max", options.subagent_depth_max, 0),
@@ -132,7 +132,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
         if count is None and name in MAY_BE_NONE:
             continue
         if isinstance(count, bool) or not isinstance(count, int) or count < least_count:
-            raise ConfigError(f"{name} must be a whole number of at least {least_count}, not {count!r:.60}")
+            raise ConfigError(f"{name} must be a whole number of at least {least_count}, not {quoted(count, 60)}")
     return options
 
 
@@ -154,7 +154,7 @@ def _check_kinds(options: Settings) -> None:
     )
     for name, value, good, wanted in kinds:
         if not good:
-            raise ConfigError(f"{name} must be {wanted}, not {value!r:.60}")
+            raise ConfigError(f"{name} must be {wanted}, not {quoted(value, 60)}")
     if options.share and (log_path(options) is None or not options.inbox_poll_s):
         raise ConfigError(
             "share=True is for a log that other processes can reach: give `log` the path of a file, and leave "

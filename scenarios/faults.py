@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 
 SECONDS_MAX: Final = 10_000_000.0
 """Nothing in a scenario takes longer or comes later: virtual seconds, about four months."""
@@ -53,13 +53,13 @@ def check_fields(struct: msgspec.Struct, *, backward: bool = False) -> None:
 
 def check_choice(name: str, value: object, choices: Collection[object]) -> None:
     if value not in choices:
-        raise ConfigError(f"{name} is one of {', '.join(map(repr, choices))}, and not {value!r:.80}")
+        raise ConfigError(f"{name} is one of {', '.join(map(repr, choices))}, and not {quoted(value)}")
 
 
 def check_whole(name: str, value: object, *, least: int, most: int) -> None:
     """Check that something is a whole number within bounds, both inclusive."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(f"{name} is a whole number from {least:,} to {most:,}, and not {value!r:.80}")
+        raise ConfigError(f"{name} is a whole number from {least:,} to {most:,}, and not {quoted(value)}")
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,7 +32,7 @@ from refold.actors.shell.effects import once_log_allows
 from refold.actors.shell.messages import Envelope
 from refold.events.core.cleaning import clean_text, text_of_error
 from refold.events.core.content import Message, TextBlock
-from refold.events.core.errors import CommandRejected, ConfigError, PersistenceError, ProviderError
+from refold.events.core.errors import CommandRejected, ConfigError, PersistenceError, ProviderError, quoted
 from refold.events.core.ids import PayloadHash
 from refold.events.model.context_window import (
     SUMMARY_PROMPT,
@@ -89,7 +89,7 @@ class Summarising:
         self._window = TokenWindow(max_tokens, count)
         for name, number in (("keep_tokens", keep_tokens), ("summary_tokens", summary_tokens)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-                raise ConfigError(f"Summarising.{name} must be an integer of at least 1, not {number!r:.80}")
+                raise ConfigError(f"Summarising.{name} must be an integer of at least 1, not {quoted(number)}")
         for name, text in (("prompt", prompt), ("model", model)):
             if text is not None and not (isinstance(text, str) and text.strip() and clean_text(text) == text):
                 raise ConfigError(f"Summarising.{name} must be a text of valid Unicode that says something")

@@ -8,7 +8,6 @@ validation of arguments) runs here and never in a session's handler: what it rai
 import asyncio
 import functools
 import logging
-import math
 from collections.abc import AsyncIterable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar, cast
@@ -33,7 +32,7 @@ from refold.actors.kernel.errors import AskTimeout
 from refold.actors.kernel.ref import ActorRef, Vital
 from refold.actors.shell.effects import CANCEL_GRACE_S, CallUnderWay, call_under_way, once_log_allows
 from refold.actors.shell.messages import CancelEffect, Cause, EffectEnded, Envelope, tell_end, teller
-from refold.events.core.cleaning import error_words
+from refold.events.core.cleaning import error_words, is_finite
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.model.configuration import RecoveryFunction
@@ -463,6 +462,6 @@ def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> Effe
 
 
 def _finite(seconds: object) -> float | None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+    if not is_finite(seconds):
         return None
     return float(seconds)

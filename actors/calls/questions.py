@@ -15,7 +15,7 @@ import msgspec
 
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import ErrorKind, JsonObject
-from refold.events.core.errors import ConfigError, ToolError
+from refold.events.core.errors import ConfigError, ToolError, quoted
 from refold.events.core.ids import ToolCallId
 from refold.events.session.commands import RecordQuestion
 from refold.events.session.events import QuestionAnswered
@@ -214,5 +214,7 @@ class Questions:
             return None
         is_number = isinstance(expires_s, int | float) and not isinstance(expires_s, bool)
         if not (is_number and 0 < expires_s <= EXPIRES_S_MAX):
-            raise ConfigError(f"expires_s is a number of seconds above 0, at most ten years, not {expires_s!r:.60}")
+            raise ConfigError(
+                f"expires_s is a number of seconds above 0, at most ten years, not {quoted(expires_s, 60)}"
+            )
         return self._now_us() + round(expires_s * 1_000_000)

@@ -36,7 +36,7 @@ from refold.events.core.content import (
     StoredBlock,
     TextBlock,
 )
-from refold.events.core.errors import AgentLoopError, CircuitOpen, ProviderError, ToolError
+from refold.events.core.errors import AgentLoopError, CircuitOpen, ProviderError, ToolError, quoted
 from refold.events.core.ids import PayloadHash
 from refold.events.model.cooperative import ITEMS_PER_STEP, Cooperative, at_once
 from refold.events.model.payloads import INLINE_BYTES_MAX, PIECE, kept_whole, spill_in_steps
@@ -234,7 +234,7 @@ def _write_json(value: object, written: bytearray, bytes_max: int | None, path: 
         if is_object:
             [name] = cast("JsonObject", clean_json({key: None}, path, depth))
             if name in names:
-                raise Unrecordable(path, f"has two keys that both become {name!r:.80}; rename one")
+                raise Unrecordable(path, f"has two keys that both become {quoted(name)}; rename one")
             names.add(name)
             written += msgspec.json.encode(name) + b":"
         yield from _write_json(

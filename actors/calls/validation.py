@@ -28,7 +28,7 @@ from refold.events.core.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from refold.events.core.errors import ConfigError, ProviderError
+from refold.events.core.errors import ConfigError, ProviderError, quoted
 from refold.events.core.ids import ToolCallId
 from refold.events.model.messages import (
     Delta,
@@ -95,7 +95,7 @@ def checked_response(response: object) -> ModelResponse:
             raise Unrecordable("$", f"is {_kind(response)}, not a ModelResponse")
         _check_sequence(response.content, _ANSWER, "$.content")
         if response.stop_reason not in _STOP_REASONS:
-            raise Unrecordable("$.stop_reason", f"is {response.stop_reason!r:.80}, not one of {_STOP_REASONS}")
+            raise Unrecordable("$.stop_reason", f"is {quoted(response.stop_reason)}, not one of {_STOP_REASONS}")
         if not isinstance(response.model, str | None):
             raise Unrecordable("$.model", f"is {_kind(response.model)}, not text")
         if not isinstance(response.stop_details, dict | None):
@@ -123,7 +123,7 @@ def checked_delta(delta: object) -> Delta:
             if not isinstance(value, types):
                 raise Unrecordable(f"$.{field}", f"is {_kind(value)}, not {types[0].__name__}")
         if isinstance(delta, ToolInputDelta) and (isinstance(delta.index, bool) or delta.index < 0):
-            raise Unrecordable("$.index", f"is {delta.index!r:.80}, not a place among the calls")
+            raise Unrecordable("$.index", f"is {quoted(delta.index)}, not a place among the calls")
         if isinstance(delta, UsageDelta):
             _check_usage(delta.usage)
     except Unrecordable as error:
@@ -152,7 +152,7 @@ def _check_usage(usage: object) -> None:
     for field in Usage.__struct_fields__:
         count = getattr(usage, field)
         if type(count) is not int or not 0 <= count <= INTEGER_MAX:
-            raise Unrecordable(f"$.usage.{field}", f"is {count!r:.80}, not a number of tokens")
+            raise Unrecordable(f"$.usage.{field}", f"is {quoted(count)}, not a number of tokens")
 
 
 def _check_sequence(blocks: object, allowed: tuple[type, ...], path: str) -> None:
@@ -173,7 +173,7 @@ def _check(block: object, allowed: tuple[type, ...], path: str) -> None:
         _check_address(block.url, block.data, path)
     if isinstance(block, ToolResultBlock):
         if block.kind is not None and block.kind not in get_args(ErrorKind):
-            raise Unrecordable(f"{path}.kind", f"is {block.kind!r:.80}, which is no kind of error")
+            raise Unrecordable(f"{path}.kind", f"is {quoted(block.kind)}, which is no kind of error")
         _check_sequence(block.content, _RESULT, f"{path}.content")
 
 
@@ -181,7 +181,7 @@ def _check_address(url: str, data: bytes, path: str) -> None:
     if data:
         raise Unrecordable(f"{path}.url", "stands beside data; give one of them")
     if re.fullmatch(r"https?://[!-~]+", url) is None:
-        raise Unrecordable(f"{path}.url", f"is {url!r:.80}, not an address such as https://host/file")
+        raise Unrecordable(f"{path}.url", f"is {quoted(url)}, not an address such as https://host/file")
 
 
 def _clean(block: Block, path: str) -> Block:

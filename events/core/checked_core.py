@@ -23,7 +23,7 @@ import msgspec
 
 from refold.events.core.cleaning import clean_text, error_words
 from refold.events.core.codec import EventCodec, Upcasters
-from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed
+from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed, quoted
 from refold.events.core.event import Event
 from refold.events.core.pure_core import (
     DIGEST_MARK,
@@ -160,7 +160,7 @@ class CheckedCore(PureCore[S, C, E]):
             return stimulus
         if isinstance(stimulus, NoneType):
             raise CoreFailed(
-                f"{self.name}.admit gave nothing for {command!r:.80}: no event, no Recorded and no refusal"
+                f"{self.name}.admit gave nothing for {quoted(command)}: no event, no Recorded and no refusal"
             )
         if key is not None and isinstance(stimulus, self._event_types):
             if not isinstance(stimulus, KeyedEvent):
@@ -183,7 +183,7 @@ class CheckedCore(PureCore[S, C, E]):
         state = self._called("evolve", event, lambda: self.functions.evolve(before, event), version)
         if not isinstance(state, self._state_type):
             raise CoreFailed(
-                f"{self.name}.evolve must return the {self._state_type.__name__}, and returns {state!r:.60}"
+                f"{self.name}.evolve must return the {self._state_type.__name__}, and returns {quoted(state, 60)}"
             )
         if isinstance(event, KeyedEvent) and event.command is not None:
             state.keys[event.command.key] = RecordedKey(version, event.command.digest)
@@ -212,7 +212,7 @@ class CheckedCore(PureCore[S, C, E]):
         )
         for effect in effects:
             if not isinstance(effect, Effect):
-                raise CoreFailed(f"{self.name}.pending must return effects, and returns {effect!r:.60}")
+                raise CoreFailed(f"{self.name}.pending must return effects, and returns {quoted(effect, 60)}")
             if isinstance(effect, WaitUntil) and not (type(effect.due_at) is int and effect.due_at >= DUE_SINCE_US):
                 raise CoreFailed(
                     f"{self.name}.pending gives {effect.key} the time {effect.due_at!r}; due_at is an int of "
@@ -261,13 +261,13 @@ class CheckedCore(PureCore[S, C, E]):
         if not isinstance(given, list | tuple):
             unordered = isinstance(given, set | frozenset | Mapping | str)
             if unordered or not isinstance(given, Iterable):
-                raise CoreFailed(f"{self.name}.{function} gave {given!r:.80}, not a list of {what}")
+                raise CoreFailed(f"{self.name}.{function} gave {quoted(given)}, not a list of {what}")
         return tuple(given)
 
     def _command(self, function: str, given: C) -> C:
         if not self.takes(given):
             names = ", ".join(cls.__name__ for cls in self.command_types)
-            raise CoreFailed(f"{self.name}.{function} gave {given!r:.80}, which is none of its commands ({names})")
+            raise CoreFailed(f"{self.name}.{function} gave {quoted(given)}, which is none of its commands ({names})")
         return given
 
     def _called(self, function: str, given: object, call: Callable[[], R], version: int = 0) -> R:
@@ -291,7 +291,7 @@ class CheckedCore(PureCore[S, C, E]):
         """Return a decided event as the log gives it back, which shares nothing with its maker."""
         if not isinstance(event, self._event_types):
             names = ", ".join(cls.__name__ for cls in self._event_types)
-            raise CoreFailed(f"{self.name} decides {event!r:.80}, which is none of its events ({names})")
+            raise CoreFailed(f"{self.name} decides {quoted(event)}, which is none of its events ({names})")
         return self.codec.as_recorded(event)
 
 
@@ -300,7 +300,7 @@ def _key_of(command: object) -> CommandKey | None:
     if not isinstance(command, KeyedCommand) or command.key is None:
         return None
     if not isinstance(command.key, str):
-        raise CommandRejected(f"a key must be a text, not {command.key!r:.80}")
+        raise CommandRejected(f"a key must be a text, not {quoted(command.key)}")
     if clean_text(command.key) != command.key:
         raise CommandRejected(f"the key {command.key!a:.80} holds a lone surrogate; use valid Unicode text")
     given = {

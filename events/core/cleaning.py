@@ -9,12 +9,12 @@ import dis
 import math
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence, Set
-from typing import cast
+from typing import TypeGuard, cast
 
 import msgspec
 
 from refold.events.core.content import Json, JsonObject
-from refold.events.core.errors import CommandRejected
+from refold.events.core.errors import CommandRejected, quoted
 
 DEPTH_MAX = 100
 """Deepest accepted nesting of arrays and objects."""
@@ -159,11 +159,11 @@ def _cleaned_object(value: Mapping[object, object], depth: int) -> JsonObject:
     for key, item in value.items():
         if not isinstance(key, str):
             raise _Unclean(
-                f"has the key {without_addresses(repr(key)):.80} of type {type(key).__name__}; keys must be strings"
+                f"has the key {without_addresses(quoted(key)):.80} of type {type(key).__name__}; keys must be strings"
             )
         name = clean_text(str.__str__(key))
         if name in cleaned:
-            raise _Unclean(f"has two keys that both become {name!r:.80}; rename one")
+            raise _Unclean(f"has two keys that both become {quoted(name)}; rename one")
         try:
             cleaned[name] = _cleaned(item, depth + 1)
         except _Unclean as error:
@@ -174,7 +174,7 @@ def _cleaned_object(value: Mapping[object, object], depth: int) -> JsonObject:
 
 def _cleaned_other(value: object, depth: int) -> Json:
     if isinstance(value, BaseException | type):
-        raise _Unclean(f"is {without_addresses(repr(value)):.80}, which JSON has no form for; return its text")
+        raise _Unclean(f"is {without_addresses(quoted(value)):.80}, which JSON has no form for; return its text")
     try:
         builtin = msgspec.to_builtins(value, order="deterministic", enc_hook=_serialised)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -211,7 +211,7 @@ def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: b
     elif isinstance(value, dict) and kind is dict:
         for key, item in cast("dict[object, object]", value).items():
             if not isinstance(key, str) or type(key) is not str or clean_text(key) != key:
-                raise Unrecordable(path, f"has the key {key!r:.80}; keys must be plain valid text")
+                raise Unrecordable(path, f"has the key {quoted(key)}; keys must be plain valid text")
             check_recordable(item, f"{path}.{key}", depth + 1, inside_json=True)
     elif isinstance(value, list) and kind is list:
         for place, item in enumerate(cast("list[object]", value)):
@@ -237,6 +237,15 @@ def recorded_reason(reason: object) -> str:
     except Exception as error:  # noqa: BLE001 - `__str__` is user code, and what the reason is given for must not fail.
         said = f"(a reason that cannot be had: {type(error).__name__})"
     return clean_text(without_addresses(said)[:REASON_CHARACTERS_MAX])
+
+
+FLOAT_MAX = math.nextafter(math.inf, 0)
+"""The largest number that a float can hold."""
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Tell whether something is a finite number that a float can hold, and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= FLOAT_MAX
 
 
 def error_words(error: BaseException) -> str:

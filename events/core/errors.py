@@ -55,6 +55,17 @@ class ConfigError(RefoldError):
     """A configuration, name or argument cannot work; nothing was started or recorded."""
 
 
+def quoted(value: object, most: int = 80) -> str:
+    """Return what an error says of a value that was given, in at most so many characters.
+
+    Where its own `__repr__` fails, its type is said, so that one error is not lost to another.
+    """
+    try:
+        return repr(value)[:most]
+    except Exception as error:  # noqa: BLE001 - `__repr__` is user code, also that of a number of too many digits.
+        return f"{type(value).__name__}, whose __repr__ raises {type(error).__name__}"
+
+
 def unquoted(value: object) -> str:
     """Return what an error says of an option that cannot work, and that may be a secret at the wrong place.
 
@@ -63,7 +74,7 @@ def unquoted(value: object) -> str:
     """
     kind = type(value).__name__
     if value is None or isinstance(value, bool | int | float):
-        return f"{value!r:.80}"
+        return quoted(value)
     if isinstance(value, type | FunctionType | MethodType | BuiltinFunctionType):
         return f"{'class' if isinstance(value, type) else 'function'} {value.__name__:.80}"
     if isinstance(value, Mapping):

@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.errors import AgentMemoryError
+from refold.events.core.errors import AgentMemoryError, quoted
 from refold.events.core.ids import MemoryId
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.kinds.indexing import RecentChanges
@@ -144,15 +144,15 @@ def memory_id(key: str | None, version: int) -> MemoryId:
 
 def check_episode(command: AddEpisode) -> None:
     if not (isinstance(command.agent, str) and command.agent):
-        raise AgentMemoryError(f"an episode needs the name of an agent, not {command.agent!r:.80}")
+        raise AgentMemoryError(f"an episode needs the name of an agent, not {quoted(command.agent)}")
     if not (isinstance(command.content, str) and command.content):
-        raise AgentMemoryError(f"an episode of {command.agent!r:.80} needs a text, not {command.content!r:.80}")
+        raise AgentMemoryError(f"an episode of {quoted(command.agent)} needs a text, not {quoted(command.content)}")
     if not (isinstance(command.importance, int | float) and 0 <= command.importance <= 1):
         raise AgentMemoryError(
-            f"the importance of an episode of {command.agent!r:.80} must be a number from 0 to 1, not "
-            f"{command.importance!r:.80}"
+            f"the importance of an episode of {quoted(command.agent)} must be a number from 0 to 1, not "
+            f"{quoted(command.importance)}"
         )
-    check_tags(command.tags, f"an episode of {command.agent!r:.80}")
+    check_tags(command.tags, f"an episode of {quoted(command.agent)}")
 
 
 def check_tags(tags: Sequence[object], what: str) -> None:
@@ -162,7 +162,7 @@ def check_tags(tags: Sequence[object], what: str) -> None:
                 break
         else:
             return
-    raise AgentMemoryError(f"the tags of {what} must be several texts that are not empty, not {tags!r:.80}")
+    raise AgentMemoryError(f"the tags of {what} must be several texts that are not empty, not {quoted(tags)}")
 
 
 class EpisodicCore(PureCore[Episodes, EpisodicCommand, EpisodicEvent]):

@@ -5,16 +5,15 @@ what has a meaning for every later question. So a relationship joins two entitie
 finite number, zero or more: with a negative one Dijkstra's shortest path would be wrong without saying so.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Final, assert_never, cast
 
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.cleaning import Unrecordable, clean_json
+from refold.events.core.cleaning import Unrecordable, clean_json, is_finite
 from refold.events.core.content import Json, JsonObject
-from refold.events.core.errors import ConfigError, GraphError
+from refold.events.core.errors import ConfigError, GraphError, quoted
 from refold.events.core.ids import checked_identifier
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.model.configuration import FOLD_VERSION
@@ -229,13 +228,11 @@ def checked_name(value: object, what: str) -> str:
 
 def checked_weight(value: object, edge: str) -> float:
     """Return a weight if it can be one."""
-    try:
-        weight = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        weight = math.inf
-    if not (math.isfinite(weight) and weight >= 0):
-        raise GraphError(f"the relationship {edge} has the weight {value!r:.40}; a weight is a finite number >= 0")
-    return weight + 0.0  # A negative zero becomes a plain one.
+    if not (is_finite(value) and value >= 0):
+        raise GraphError(
+            f"the relationship {edge} has the weight {quoted(value, 40)}; a weight is a finite number >= 0"
+        )
+    return float(value) + 0.0  # A negative zero becomes a plain one.
 
 
 def cleaned_properties(entity: str, given: object) -> JsonObject:
@@ -257,7 +254,7 @@ def cleaned_properties(entity: str, given: object) -> JsonObject:
 
 def shown(value: object) -> str:
     """Return how an error shows what a caller asked for, however long it is."""
-    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else quoted(value, 81)
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 

@@ -13,11 +13,10 @@ Simulacra of Human Behavior" (UIST 2023), section 4.1, without its relevance, wh
 `n / (n + 1)` is 0, 1/2, 2/3, … and stays below 1, so that no number of recalls outweighs all the rest.
 """
 
-import math
-
 import msgspec
 
-from refold.events.core.errors import ConfigError
+from refold.events.core.cleaning import is_finite
+from refold.events.core.errors import ConfigError, quoted
 
 HOUR_US = 3_600_000_000
 """An hour in the unit of event times."""
@@ -38,8 +37,8 @@ class DecayPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         hours = self.half_life_hours
-        if hours is not None and not (isinstance(hours, int | float) and math.isfinite(hours) and hours > 0):
-            raise ConfigError(f"half_life_hours must be a number above 0, not {hours!r}")
+        if hours is not None and not (is_finite(hours) and hours > 0):
+            raise ConfigError(f"half_life_hours must be a number above 0, not {quoted(hours)}")
 
     @staticmethod
     def exponential(half_life_hours: float = 24.0) -> "DecayPolicy":
@@ -71,8 +70,8 @@ class RecallPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("recency_weight", "frequency_weight"):
             weight = getattr(self, name)
-            if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
-                raise ConfigError(f"{name} must be a number of at least 0, not {weight!r}")
+            if not (is_finite(weight) and weight >= 0):
+                raise ConfigError(f"{name} must be a number of at least 0, not {quoted(weight)}")
 
     @staticmethod
     def importance() -> "RecallPolicy":

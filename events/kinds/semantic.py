@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, assert_never
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.errors import AgentMemoryError
+from refold.events.core.errors import AgentMemoryError, quoted
 from refold.events.core.ids import PayloadHash
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.kinds.episodic import check_tags
@@ -188,11 +188,11 @@ def _blocks_of(embeddings: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 def check_entry(command: PutEntry) -> None:
     if not (isinstance(command.name, str) and command.name):
-        raise AgentMemoryError(f"what is known needs a text as its key, not {command.name!r:.80}")
+        raise AgentMemoryError(f"what is known needs a text as its key, not {quoted(command.name)}")
     if not isinstance(command.value, str):
-        raise AgentMemoryError(f"the value of {command.name!r:.80} must be a text, not {command.value!r:.80}")
-    check_tags(command.tags, repr(command.name)[:80])
-    what = f"the embedding of {command.name!r:.80}"
+        raise AgentMemoryError(f"the value of {quoted(command.name)} must be a text, not {quoted(command.value)}")
+    check_tags(command.tags, quoted(command.name))
+    what = f"the embedding of {quoted(command.name)}"
     if command.embedding is not None:
         check_embedding(command.embedding, what)
     if isinstance(place := command.vector, PayloadRow):
@@ -235,7 +235,7 @@ class SemanticCore(PureCore[Knowledge, SemanticCommand, SemanticEvent]):
                     # One that takes the place of the only one: the dimension of that binds no other entry then.
                     alone = state.embedded == 1 and known is not None and known.embedded
                     expected = state.given_dimension or 0 if alone else state.dimension
-                    check_dimension(numbers, expected, f"the embedding of {name!r:.80}")
+                    check_dimension(numbers, expected, f"the embedding of {quoted(name)}")
                 tags = tuple(dict.fromkeys(command.tags))
                 return EntryPut(
                     name=name,

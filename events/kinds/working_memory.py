@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.errors import AgentMemoryError
+from refold.events.core.errors import AgentMemoryError, quoted
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.model.configuration import FOLD_VERSION
 
@@ -103,9 +103,9 @@ class Items(State):
 
 def check_item(command: SetItem) -> None:
     if not (isinstance(command.name, str) and command.name):
-        raise AgentMemoryError(f"working memory needs a text as a key, not {command.name!r:.80}")
+        raise AgentMemoryError(f"working memory needs a text as a key, not {quoted(command.name)}")
     if not isinstance(command.value, str):
-        raise AgentMemoryError(f"working memory keeps texts, and {command.name!r:.80} is {command.value!r:.80}")
+        raise AgentMemoryError(f"working memory keeps texts, and {quoted(command.name)} is {quoted(command.value)}")
 
 
 class WorkingCore(PureCore[Items, WorkingCommand, WorkingEvent]):

@@ -18,7 +18,7 @@ import msgspec
 
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject, Message
-from refold.events.core.errors import ConfigError, ProviderErrorKind
+from refold.events.core.errors import ConfigError, ProviderErrorKind, quoted
 from refold.events.core.ids import AgentId, PayloadHash, SessionId
 from refold.events.model.run_context import PromptFunction
 from refold.events.model.spending import Budget, Price, TreeBudget, price_of
@@ -83,7 +83,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
         for field, good, wanted in bounds:
             if not good:
-                raise ConfigError(f"RetryPolicy.{field} must be {wanted}, not {getattr(self, field)!r:.80}")
+                raise ConfigError(f"RetryPolicy.{field} must be {wanted}, not {quoted(getattr(self, field))}")
 
 
 def attempts_counted(policy: RetryPolicy, failures: Mapping[str, int], kind: str) -> int | None:
@@ -243,10 +243,15 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field, good, wanted in (*_bounds_of_answers(self), *_bounds_of_runs(self)):
             if not good:
-                raise ConfigError(f"AgentConfig.{field} must be {wanted}, not {getattr(self, field)!r:.80}")
+                value = getattr(self, field)
+                most = " and below 2**63" if _is_number(value) and value >= COUNT_END else ""
+                raise ConfigError(f"AgentConfig.{field} must be {wanted}{most}, not {quoted(value)}")
         if self.budget is not None and self.budget.cost is not None and price_of(self.model, self.prices) is None:
             raise ConfigError(f"AgentConfig.budget limits the cost and AgentConfig.prices has none for {self.model!r}")
 
+
+COUNT_END = 1 << 63
+"""Counts are below it, since a log has integers of 64 bits."""
 
 Bounds: TypeAlias = tuple[tuple[str, bool, str], ...]
 """Fields, whether their values can work, and what values can."""
@@ -312,7 +317,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < COUNT_END
 
 
 def _is_none_or_count(value: object, least: int) -> bool:

@@ -30,7 +30,7 @@ from refold.events.core.content import (
     ToolUseBlock,
     tool_uses,
 )
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.history_rules import HistoryRules
 
@@ -171,7 +171,7 @@ class TokenWindow:
 
     def __init__(self, max_tokens: int, count: CountTokens | None = None) -> None:
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise ConfigError(f"TokenWindow.max_tokens must be an integer of at least 1, not {max_tokens!r:.80}")
+            raise ConfigError(f"TokenWindow.max_tokens must be an integer of at least 1, not {quoted(max_tokens)}")
         if count is not None and not callable(count):
             raise ConfigError(f"TokenWindow.count must be a function, not {type(count).__name__}")
         self.max_tokens = max_tokens

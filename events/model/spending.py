@@ -3,12 +3,12 @@
 Prices are the application's: they change too often to be shipped. Cost is a plain number in the currency of the prices.
 """
 
-import math
 from collections.abc import Mapping
 
 import msgspec
 
-from refold.events.core.errors import ConfigError
+from refold.events.core.cleaning import is_finite
+from refold.events.core.errors import ConfigError, quoted
 
 PER_TOKENS = 1_000_000
 """Prices are for so many tokens, as providers state them."""
@@ -66,7 +66,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if price is None and field.startswith("cache"):
                 continue
             if not _is_amount(price):
-                raise ConfigError(f"Price.{field} must be a number of at least 0, not {price!r:.80}")
+                raise ConfigError(f"Price.{field} must be a number of at least 0, not {quoted(price)}")
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -167,7 +167,7 @@ def total_tokens(usage: Usage) -> int:
 
 
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return is_finite(value) and value >= 0
 
 
 def _check_limits(budget: msgspec.Struct, limits: tuple[tuple[str, bool], ...]) -> None:
@@ -175,4 +175,4 @@ def _check_limits(budget: msgspec.Struct, limits: tuple[tuple[str, bool], ...]) 
         limit = getattr(budget, field)
         if limit is not None and not (_is_amount(limit) and limit > 0 and (not whole or type(limit) is int)):
             kind = "a whole number" if whole else "a number"
-            raise ConfigError(f"{type(budget).__name__}.{field} must be None or {kind} above 0, not {limit!r:.80}")
+            raise ConfigError(f"{type(budget).__name__}.{field} must be None or {kind} above 0, not {quoted(limit)}")

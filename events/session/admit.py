@@ -27,7 +27,7 @@ from refold.events.core.content import (
     tool_uses,
     without_blanks,
 )
-from refold.events.core.errors import CommandRejected, QueueFull
+from refold.events.core.errors import CommandRejected, QueueFull, quoted
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Recorded, WaitUntil, content_digest
 from refold.events.model.configuration import AgentConfiguration, RunOptions
@@ -158,7 +158,9 @@ def _require_possible(configuration: AgentConfiguration, options: RunOptions, *,
         and budget.cost is not None
         and price_of(options.model, configuration.prices) is None
     ):
-        raise CommandRejected(f"the agent's budget limits the cost, and its prices have none for {options.model!r:.80}")
+        raise CommandRejected(
+            f"the agent's budget limits the cost, and its prices have none for {quoted(options.model)}"
+        )
 
 
 def _require_room(state: SessionState, queue_max: int | None) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from refold.agents.agent import AnyAgent, is_agent
 from refold.events.core.cleaning import error_words
-from refold.events.core.errors import ConfigError, unquoted
+from refold.events.core.errors import ConfigError, quoted, unquoted
 from refold.events.core.pure_core import PureCore
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _is_ours(module: object) -> bool:
 
 def _name_of(source: Callable[[], AnyAgent]) -> str:
     words = [getattr(source, "__module__", None), getattr(source, "__qualname__", None)]
-    return ".".join(filter(None, words)) if words[1] else f"{source!r:.80}"
+    return ".".join(filter(None, words)) if words[1] else quoted(source)
 
 
 def _needed_arguments(function: Callable[..., object]) -> list[str]:

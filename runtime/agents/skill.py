@@ -24,7 +24,7 @@ import msgspec
 
 from refold.events.core.cleaning import Unrecordable, clean_json, clean_text, error_words
 from refold.events.core.content import JsonObject
-from refold.events.core.errors import ConfigError, RefoldError
+from refold.events.core.errors import ConfigError, RefoldError, quoted
 from refold.events.model.configuration import AgentConfig
 from refold.tools.tool import Tool
 
@@ -82,7 +82,7 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
                 given = getattr(self, field)
                 hint = "; put it into quotes" if isinstance(given, bool | int | float) else ""
                 raise ConfigError(
-                    f"{self.origin or 'a skill'}: the field {field} must be {wanted}, not {given!r:.60}{hint}"
+                    f"{self.origin or 'a skill'}: the field {field} must be {wanted}, not {quoted(given, 60)}{hint}"
                 )
 
     @classmethod
@@ -193,7 +193,7 @@ def with_skills(config: AgentConfig, skills: Sequence[Skill], prompter: SkillPro
     except Exception as error:  # The border to user code.
         raise ConfigError(f"the skill prompter failed: {error_words(error)}") from error
     if not isinstance(said, str) or clean_text(said) != said:
-        raise ConfigError(f"the skill prompter must return valid text, not {said!r:.60}")
+        raise ConfigError(f"the skill prompter must return valid text, not {quoted(said, 60)}")
     prompt = "\n\n".join(part for part in (config.fixed_prompt, said) if part)
     return msgspec.structs.replace(config, system_prompt=prompt)
 

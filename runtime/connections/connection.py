@@ -25,7 +25,7 @@ from refold.connections.people import AwaitedDecision, awaited_decisions
 from refold.connections.run import ConnectedRun, SyncConnectedRun
 from refold.connections.session import ConnectedSession, SyncConnectedSession, checked_seconds
 from refold.events.core.checked_core import S
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.core.ids import SessionId, checked_identifier
 from refold.events.core.pure_core import C, E, PureCore
 from refold.inspection.session_view import ListedSession, SessionsWanted, list_names, list_sessions
@@ -68,7 +68,9 @@ class Connection:
         self, log: str | os.PathLike[str], *, patience_s: float = PATIENCE_S, clock: Clock | None = None
     ) -> None:
         if not isinstance(log, str | os.PathLike):
-            raise ConfigError(f"connect takes the path of a log's file, not {log!r:.60}; other processes see no store")
+            raise ConfigError(
+                f"connect takes the path of a log's file, not {quoted(log, 60)}; other processes see no store"
+            )
         if os.fspath(log) == ":memory:":
             raise ConfigError(
                 "a log in memory is its runtime's own and cannot be reached from elsewhere; give the runtime and "

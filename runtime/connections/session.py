@@ -17,8 +17,9 @@ from refold.connections.run import (
     Unfinished,
     taken,
 )
+from refold.events.core.cleaning import is_finite
 from refold.events.core.content import Message
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.core.ids import RunId, SessionId
 from refold.events.session.commands import DescribeSession
 from refold.events.session.core import SESSION_CORE
@@ -223,7 +224,7 @@ class ConnectedSession(ConnectedForPeople):
         if at is None:
             async with self._log() as log:
                 at = (await session_head(log.store, self.id)).version
-        row = row_of_fork(self.id, at, wanted)
+        row = row_of_fork(self.id, checked_version(at), wanted)
         if (await self._give(row, None)).outcome is None:
             raise AskTimeout("a runtime that owns the log", self.connection.patience_s)
         return self._beside(SessionId(row.name))
@@ -413,6 +414,6 @@ class SyncConnectedSession:
 
 def checked_seconds(value: float, name: str) -> float:
     """Return a number of seconds, or raise ConfigError where it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ConfigError(f"{name} must be a number of seconds of at least 0, not {value!r:.60}")
+    if not is_finite(value) or value < 0:
+        raise ConfigError(f"{name} must be a number of seconds of at least 0, not {quoted(value, 60)}")
     return value

@@ -16,7 +16,7 @@ from typing import Self, TypeAlias, cast
 import msgspec
 
 from refold.events.core.content import DocumentBlock, ImageBlock, TextBlock
-from refold.events.core.errors import ConfigError, LogFormatError
+from refold.events.core.errors import ConfigError, LogFormatError, quoted
 from refold.events.core.ids import PayloadHash, StreamName, kind_and_identifier, stream_name
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.configuration import payload_hash
@@ -267,7 +267,7 @@ async def content_by_hash(store: EventStore, stream: StreamName, name: Name) -> 
         ConfigError: no event of the session refers to it.
     """
     if not isinstance(name, str) or not _HASH.fullmatch(name):
-        raise ConfigError(f"{name!r:.80} is no hash of a payload; it has 64 digits out of 0-9 and a-f")
+        raise ConfigError(f"{quoted(name)} is no hash of a payload; it has 64 digits out of 0-9 and a-f")
     if not await _refers(store, stream, name.encode()):
         raise ConfigError(f"nothing in {stream} has the payload {name}")
     payload = PayloadHash(name)

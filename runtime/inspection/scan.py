@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import msgspec
 
-from refold.events.core.errors import ConfigError, PersistenceError
+from refold.events.core.errors import ConfigError, PersistenceError, quoted
 from refold.events.core.ids import kind_and_identifier
 from refold.events.secrets.redaction import Redaction
 from refold.events.secrets.spellings import ESCAPES, unescaped, without_pauses
@@ -225,7 +225,7 @@ async def _scan_inbox(log: Path, wanted: SoughtSecrets, report: _Report) -> None
         for session in await inbox.sessions_waiting():
             for row in await inbox.waiting(session):
                 for kind, masked, path in _in_json(row.command or b"", wanted):
-                    place = f"{path} (command {row.id} waiting for session {session!r:.80})"
+                    place = f"{path} (command {row.id} waiting for session {quoted(session)})"
                     report.add(FoundSecret(kind=kind, masked=masked, file=inbox.path.name, path=place))
     except PersistenceError as error:
         report.not_read.append(str(error))

@@ -13,7 +13,7 @@ import msgspec
 from refold.actors.agent.subsession import parent_in, parent_of
 from refold.events.core.codec import tag_of
 from refold.events.core.content import Block
-from refold.events.core.errors import ConfigError, LogFormatError
+from refold.events.core.errors import ConfigError, LogFormatError, quoted
 from refold.events.core.ids import AgentId, EventRef, RunId, SessionId, StreamName, ToolCallId, checked_identifier
 from refold.events.core.records import StoredEvent, StreamHead, event_ref
 from refold.events.model.messages import Usage
@@ -147,8 +147,9 @@ async def list_names(store: EventStore, **wanted: Unpack[SessionsWanted]) -> lis
         ConfigError: what is wanted cannot be.
     """
     if all(wanted.get(name) is None for name in ("user", "status", "metadata", "since")):
+        limit = checked_page(wanted)
         after = f"{SESSION_KIND}/{wanted.get('after') or ''}"
-        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=checked_page(wanted))
+        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=limit)
         return [SessionId(head.stream.removeprefix(f"{SESSION_KIND}/")) for head in heads]
     return [listed.session for listed in await list_sessions(store, **wanted)]
 
@@ -160,9 +161,9 @@ def checked_page(wanted: SessionsWanted) -> int | None:
         names = ", ".join(SessionsWanted.__annotations__)
         raise ConfigError(f"sessions are not listed by {strange[0]!r}; they are by {names}")
     if limit is not None and (type(limit) is not int or limit < 1):
-        raise ConfigError(f"the limit of a list must be a whole number of at least 1, not {limit!r:.60}")
+        raise ConfigError(f"the limit of a list must be a whole number of at least 1, not {quoted(limit, 60)}")
     if after is not None and not isinstance(after, str):
-        raise ConfigError(f"a list goes on after the name of a session, not {after!r:.60}")
+        raise ConfigError(f"a list goes on after the name of a session, not {quoted(after, 60)}")
     return limit
 
 
@@ -185,12 +186,12 @@ def _fitting(wanted: SessionsWanted) -> _Fitting:
         checked_identifier(user, "user")
     said: object = metadata if metadata is not None else {}
     if not isinstance(said, Mapping) or not all(isinstance(text, str) for each in said.items() for text in each):
-        raise ConfigError(f"the metadata that sessions have is a mapping of texts to texts, not {said!r:.80}")
+        raise ConfigError(f"the metadata that sessions have is a mapping of texts to texts, not {quoted(said)}")
     if since is not None and (not isinstance(since, datetime) or since.utcoffset() is None):
-        raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {since!r:.80}")
+        raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {quoted(since)}")
     named: object = (status,) if isinstance(status, str) else status or ()
     if not isinstance(named, Collection) or not all(isinstance(each, str) for each in named):
-        raise ConfigError(f"sessions are listed by one status or several, not by {status!r:.80}")
+        raise ConfigError(f"sessions are listed by one status or several, not by {quoted(status)}")
     statuses = frozenset[str](named)
     if strange := sorted(statuses - set(get_args(SessionStatus))):
         raise ConfigError(f"{strange[0]!r} is no status of a session; there are {', '.join(get_args(SessionStatus))}")

@@ -9,7 +9,7 @@ beside it, which may be of another stream. What a fork begins with is the cause 
 
 import msgspec
 
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.core.event import Event
 from refold.events.core.ids import EventRef, StreamName
 from refold.events.core.records import VERSION_DIGITS_MAX, StoredEvent, event_ref
@@ -84,11 +84,11 @@ async def timeline(log: ReadableLog, around: int, *, window: int = 10) -> tuple[
         PersistenceError: the log cannot be read.
     """
     if type(window) is not int or window < 0:
-        raise ConfigError(f"window is how many events are shown on each side, at least 0, not {window!r:.60}")
+        raise ConfigError(f"window is how many events are shown on each side, at least 0, not {quoted(window, 60)}")
     async with opened(log) as store:
         last = await last_position(store)
         if type(around) is not int or not 1 <= around <= last:
-            raise ConfigError(f"the log {store.name} has the positions 1 to {last}, and not {around!r:.60}")
+            raise ConfigError(f"the log {store.name} has the positions 1 to {last}, and not {quoted(around, 60)}")
         before: list[StoredEvent] = []
         begin, reach = around, window
         while len(before) < window and begin > 1:  # Positions may be missing there.
@@ -111,7 +111,7 @@ async def named_event(store: EventStore, name: str) -> StoredEvent:
         raise ConfigError(f"the log {store.name} has no event at position {name}")
     stream, mark, version = name.rpartition("@" if "@" in name else ":")
     if not mark or not (version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS_MAX):
-        raise ConfigError(f"{name!r:.80} names no event; write session/alice@17, or its position in the log")
+        raise ConfigError(f"{quoted(name)} names no event; write session/alice@17, or its position in the log")
     kind = stream.partition("/")[0]
     head = await (stream_head if "/" in stream and kind in KINDS else session_head)(store, stream)
     event = await _event_at(store, event_ref(head.stream, int(version)))

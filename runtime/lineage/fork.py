@@ -15,7 +15,7 @@ from refold.actors.calls.results import result_content
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import GivenContent, ToolResultBlock, tool_uses, without_blanks
-from refold.events.core.errors import CommandRejected, ConfigError, LogFormatError, WrongExpectedVersion
+from refold.events.core.errors import CommandRejected, ConfigError, LogFormatError, WrongExpectedVersion, quoted
 from refold.events.core.ids import (
     IDENTIFIER_BYTES_MAX,
     PayloadHash,
@@ -57,15 +57,23 @@ class WantedFork(msgspec.Struct, frozen=True, kw_only=True):
     results: Results | None = None
     keep_run: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep_run, bool):
+            raise ConfigError(f"keep_run of a fork must be True or False, not {quoted(self.keep_run)}")
+        if not isinstance(self.system_prompt, str | None):
+            raise ConfigError(f"the system prompt of a fork is a text, not {quoted(self.system_prompt)}")
+        if self.name is not None:
+            checked_identifier(self.name, "session id")
+
     def named_results(self) -> Results:
         """Return what calls are answered with, or raise ConfigError where that is not given by their ids."""
         results: Results = self.results if self.results is not None else {}
         if not isinstance(results, Mapping) or not all(isinstance(call, str) for call in results):
-            raise ConfigError(f"the results of a fork are given by the ids of their calls, not as {results!r:.80}")
+            raise ConfigError(f"the results of a fork are given by the ids of their calls, not as {quoted(results)}")
         for call, given in results.items():
             blocks: Sequence[object] = given if isinstance(given, list | tuple) else ()
             if not (isinstance(given, str) or blocks) or not all(isinstance(each, GivenContent) for each in blocks):
-                raise ConfigError(f"the result of {call!r:.80} in a fork is a text or blocks, not {given!r:.80}")
+                raise ConfigError(f"the result of {quoted(call)} in a fork is a text or blocks, not {quoted(given)}")
         return results
 
 
@@ -111,8 +119,6 @@ async def fork_session(log: ForkedLog, origin: SessionId, wanted: WantedFork) ->
     if not isinstance(first, SessionOpened):
         raise LogFormatError(f"session {origin!r} does not begin by saying whose it is; `refold check` says more")
     options, payloads = wanted.options, dict[PayloadHash, bytes]()
-    if not isinstance(wanted.system_prompt, str | None):
-        raise ConfigError(f"the system prompt of a fork is a text, not {wanted.system_prompt!r:.80}")
     if wanted.system_prompt is not None:
         prompt = clean_text(wanted.system_prompt).encode()
         payloads[payload_hash(prompt)] = prompt
@@ -135,7 +141,7 @@ async def fork_session(log: ForkedLog, origin: SessionId, wanted: WantedFork) ->
         results=tuple(answers),
     )
     name = wanted.name
-    for each in [checked_identifier(name, "session id")] if name is not None else names_for(origin, last.version):
+    for each in [name] if name is not None else names_for(origin, last.version):
         made = msgspec.structs.replace(forked, session=SessionId(each))
         if (stored := await _append(log, made, stream, payloads)) is not None:
             return MadeFork(session=made.session, version=last.version + 1, stored=stored)
@@ -159,7 +165,7 @@ async def _place(store: EventStore, stream: str, at: int | None) -> tuple[Stored
     last = head.version if head is not None else 0
     version = last if at is None else at
     if type(version) is not int or not 1 <= version <= last:
-        raise ConfigError(f"{stream} has the versions 1 to {last}, and not {version!r:.40}")
+        raise ConfigError(f"{stream} has the versions 1 to {last}, and not {quoted(version, 40)}")
     found = await store.read_stream(stream, after_version=version - 1, limit=2)
     event = found[0]
     if len(found) == 2 and found[1].batch == event.batch:
@@ -199,7 +205,7 @@ async def _require_open(store: EventStore, stream: str, call: str, version: int)
             after += len(page)
             if after >= version:
                 return
-    raise ConfigError(f"{call!r:.80} is no call of {stream} that is open after version {version}")
+    raise ConfigError(f"{quoted(call)} is no call of {stream} that is open after version {version}")
 
 
 async def _append(

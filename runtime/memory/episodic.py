@@ -15,7 +15,7 @@ from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.cleaning import clean_text
-from refold.events.core.errors import AgentMemoryError, ConfigError
+from refold.events.core.errors import AgentMemoryError, ConfigError, quoted
 from refold.events.core.ids import MemoryId
 from refold.events.kinds.episodic import (
     EPISODIC_CORE,
@@ -34,7 +34,7 @@ from refold.events.kinds.indexing import TextColumn
 from refold.events.kinds.memory_policies import DecayPolicy, RecallPolicy
 from refold.events.kinds.scopes import MEMORY_KIND
 from refold.events.model.cooperative import Cooperative, listed
-from refold.memory.items import NewEpisode, Recalled, commands_of, given_text, whole_number
+from refold.memory.items import NewEpisode, Recalled, commands_of, given_text, key_of_item, whole_number
 from refold.memory.scoped import Scope, ScopedObject
 from refold.memory.stream_object import loaded
 
@@ -94,7 +94,7 @@ class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
         )
         for policy, kind in ((self.decay, DecayPolicy), (self.recall_policy, RecallPolicy)):
             if not isinstance(policy, kind):
-                raise ConfigError(f"{self!r} needs a {kind.__name__}, not {policy!r:.80}")
+                raise ConfigError(f"{self!r} needs a {kind.__name__}, not {quoted(policy)}")
         self._index: EpisodicIndex | None = None
 
     def settings(self) -> Sequence[EpisodicCommand]:
@@ -155,7 +155,7 @@ class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
         """
 
         def command(episode: NewEpisode, place: int) -> AddEpisode:
-            return _added(episode, f"{key} {place}" if key is not None else None)
+            return _added(episode, key_of_item(key, place))
 
         commands = commands_of(episodes, NewEpisode, command, "episodes")
         return self.perform_each(commands, "episodes", lambda added, performed: memory_id(added.key, performed.version))
@@ -204,7 +204,7 @@ class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
             AgentMemoryError: they are no ids.
         """
         if not isinstance(ids, Sequence) or not all(isinstance(each, str) for each in ids):
-            raise AgentMemoryError(f"episodes are named by texts, not {ids!r:.80}")
+            raise AgentMemoryError(f"episodes are named by texts, not {quoted(ids)}")
         if ids:
             self.tell(NoteRecalled(episodes=tuple(ids), key=key))
 
@@ -282,7 +282,7 @@ class EpisodicStore(ScopedObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
 def _added(episode: NewEpisode, key: str | None) -> AddEpisode:
     """Return the command that adds an episode, which is checked."""
-    check_tags(episode.tags, f"an episode of {episode.agent!r:.80}")
+    check_tags(episode.tags, f"an episode of {quoted(episode.agent)}")
     given = AddEpisode(
         agent=episode.agent,
         content=episode.content,
@@ -308,7 +308,7 @@ def _ids_of(state: Episodes, agent: str) -> dict[MemoryId, None]:
 def checked_threshold(threshold: object, what: str) -> float:
     """Return `threshold` where it can be one; an integer too large for a float counts as infinite."""
     if not isinstance(threshold, int | float) or threshold != threshold:
-        raise AgentMemoryError(f"{what} cannot be compared to {threshold!r:.80}")
+        raise AgentMemoryError(f"{what} cannot be compared to {quoted(threshold)}")
     try:
         return float(threshold)
     except OverflowError:

@@ -49,6 +49,7 @@ from refold.events.kinds.graph import (
 )
 from refold.events.kinds.scopes import GRAPH_KIND
 from refold.memory.graph_facts import GraphCopy, GraphFacts, GraphPath, Subgraph, facts_of
+from refold.memory.items import key_of_item
 from refold.memory.scoped import Scope, ScopedObject
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class GraphStore(ScopedObject[GraphState, GraphCommand, GraphEvent]):
         try:
             for place, item in enumerate(items):
                 try:
-                    commands.append(_added(item, f"{key} {place}" if key is not None else None))
+                    commands.append(_added(item, key_of_item(key, place)))
                 except CommandRejected as error:
                     error.name_item(f"items[{place}]")
                     raise

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from refold.events.core.cleaning import clean_text
-from refold.events.core.errors import AgentMemoryError, CommandRejected, RefoldError
+from refold.events.core.errors import AgentMemoryError, CommandRejected, RefoldError, quoted
 from refold.events.core.ids import MemoryId
 from refold.memory.embedding import Vector
 
@@ -41,14 +41,21 @@ class NewEntry(msgspec.Struct, frozen=True):
     """Finite numbers, not all of them zero; None = the store's `embed` makes it of the value, where it has one."""
 
 
+def key_of_item(key: str | None, place: int) -> str | None:
+    """Return the key of one of several items that are given under a key."""
+    if key is not None and not isinstance(key, str):
+        raise CommandRejected(f"a key must be a text, not {quoted(key)}")
+    return f"{key} {place}" if key is not None else None
+
+
 def commands_of(items: Iterable[G], kind: type[G], command: Callable[[G, int], C], called: str) -> list[C]:
     """Return what `command` makes of each item and its place; `called` is what the items are to the caller."""
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise AgentMemoryError(f"{called} must be several {kind.__name__}, not {items!r:.80}")
+        raise AgentMemoryError(f"{called} must be several {kind.__name__}, not {quoted(items)}")
     commands: list[C] = []
     for place, item in enumerate(items):
         if not isinstance(item, kind):
-            raise AgentMemoryError(f"{called}[{place}] must be a {kind.__name__}, not {item!r:.80}")
+            raise AgentMemoryError(f"{called}[{place}] must be a {kind.__name__}, not {quoted(item)}")
         try:
             commands.append(command(item, place))
         except CommandRejected as error:
@@ -109,12 +116,12 @@ class SimilarEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def whole_number(given: object, what: str, least: int, error: type[RefoldError]) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
-        raise error(f"{what} must be a whole number of at least {least}, not {given!r:.80}")
+        raise error(f"{what} must be a whole number of at least {least}, not {quoted(given)}")
     return given
 
 
 def given_text(text: object, what: str) -> str:
     """Return `text` in its recorded form: see `clean_text`. Errors call it `what`, such as `a key`."""
     if not isinstance(text, str):
-        raise AgentMemoryError(f"{what} must be a text, not {text!r:.80}")
+        raise AgentMemoryError(f"{what} must be a text, not {quoted(text)}")
     return clean_text(text)

@@ -25,7 +25,7 @@ from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import ActorFuture
 from refold.actors.kernel.system import ActorSystem
 from refold.actors.shell.messages import Envelope, Performed
-from refold.events.core.errors import AgentMemoryError, ConfigError
+from refold.events.core.errors import AgentMemoryError, ConfigError, quoted
 from refold.events.core.pure_core import E
 from refold.events.kinds.scopes import PartKind, part_name, require_whole
 from refold.memory.stream_object import C, R, S, StreamObject
@@ -50,7 +50,7 @@ class ScopedObject(StreamObject[S, C, E]):
         require_whole(name)
         if not (callable(scope) or scope in ("user", "session", "agent")):
             raise ConfigError(
-                f'the scope of {self!r} must be "user", "session", "agent" or a function, not {scope!r:.60}'
+                f'the scope of {self!r} must be "user", "session", "agent" or a function, not {quoted(scope, 60)}'
             )
         self.scope: Scope = scope
         self._is_part = False
@@ -97,7 +97,7 @@ class ScopedObject(StreamObject[S, C, E]):
                 return self._part("scope", owner)
             except ConfigError as error:
                 raise AgentMemoryError(
-                    f"the scope of {self!r} gave {owner!r:.60} for {context.session!r}: {error}"
+                    f"the scope of {self!r} gave {quoted(owner, 60)} for {context.session!r}: {error}"
                 ) from None
         if scope == "user" and context.user is not None:
             return self._part("user", context.user)

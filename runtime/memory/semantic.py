@@ -16,7 +16,7 @@ from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.reply import ActorFuture
 from refold.events.core.cleaning import clean_text
-from refold.events.core.errors import AgentMemoryError, ConfigError, LogFormatError
+from refold.events.core.errors import AgentMemoryError, ConfigError, LogFormatError, quoted
 from refold.events.core.ids import PayloadHash
 from refold.events.kinds.episodic import check_tags
 from refold.events.kinds.indexing import TextColumn
@@ -249,7 +249,7 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
         if not isinstance(query, str):
             return self._similar(float32_bytes(query, what), k, threshold)
         if self._embedder is None:
-            raise AgentMemoryError(f"{self!r} has no `embed`, so a query must be an embedding, not {query!r:.80}")
+            raise AgentMemoryError(f"{self!r} has no `embed`, so a query must be an embedding, not {quoted(query)}")
         return self._embedder.then(
             [Wanted(clean_text(query), what)],
             lambda made: self._similar(made[0] if made else b"", k, threshold),
@@ -363,7 +363,7 @@ class SemanticStore(ScopedObject[Knowledge, SemanticCommand, SemanticEvent]):
 
 def _entry_put(entry: NewEntry, command_key: str | None) -> PutEntry:
     """Return the command that puts an entry, which is checked, with the embedding that was given."""
-    check_tags(entry.tags, repr(entry.key)[:80])
+    check_tags(entry.tags, quoted(entry.key))
     check_entry(PutEntry(name=entry.key, value=entry.value))
     return PutEntry(
         name=clean_text(entry.key),
@@ -375,7 +375,7 @@ def _entry_put(entry: NewEntry, command_key: str | None) -> PutEntry:
 
 
 def _embedding_of(key: str) -> str:
-    return f"the embedding of {key!r:.80}"
+    return f"the embedding of {quoted(key)}"
 
 
 def _nothing(_: object) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from refold.actors.agent.subsession import parent_in
-from refold.events.core.errors import ConfigError, PersistenceError
+from refold.events.core.errors import ConfigError, PersistenceError, quoted
 from refold.events.core.ids import EventRef, SessionId, StreamName
 from refold.events.core.records import event_ref
 from refold.inspection.log_reading import opened, session_head
@@ -144,7 +144,7 @@ class Pages:
                 return self._kept(session).chunk(number)
             except IndexError:
                 if complete:
-                    raise ConfigError(f"session {session!r:.200} has no events there") from None
+                    raise ConfigError(f"session {quoted(session, 200)} has no events there") from None
             complete = (await self.session(session)).complete
 
     def spans(self, session: str, after: int = 0, limit: int | None = None) -> list[Span]:

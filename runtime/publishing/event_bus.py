@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from refold.actors.kernel.errors import ActorStopped
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.messages import Delta, Usage, delta_text, delta_with_text
 from refold.events.secrets.redaction import NOTHING_SECRET
@@ -254,7 +254,9 @@ class EventBus:
             answer = subscriber(event)
             if inspect.iscoroutine(answer):
                 answer.close()
-                raise ConfigError(f"{subscriber!r} is async; a subscriber is a plain function that returns quickly")
+                raise ConfigError(
+                    f"{quoted(subscriber)} is async; a subscriber is a plain function that returns quickly"
+                )
         except KeyboardInterrupt:
             raise
         except BaseException:

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import msgspec
 
 from refold.actors.kernel.errors import ActorStopped
-from refold.events.core.errors import ConfigError, PersistenceError
+from refold.events.core.errors import ConfigError, PersistenceError, quoted
 from refold.events.core.ids import SessionId
 from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import ModelFailed, ModelResponded, RunCancelled, RunCompleted, RunFailed
@@ -159,7 +159,9 @@ class Subscription:
         """See `ToldReader`."""
         self._closed = True
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-            raise ConfigError(f"the capacity of a subscription must be a number of items above 0, not {capacity!r:.80}")
+            raise ConfigError(
+                f"the capacity of a subscription must be a number of items above 0, not {quoted(capacity)}"
+            )
         self._publisher = publisher
         self._read = read
         self._capacity = capacity
@@ -192,7 +194,7 @@ class Subscription:
         if self.session is None:
             raise ConfigError("versions are of one session each; give after_version with a session only")
         if isinstance(after_version, bool) or not isinstance(after_version, int) or after_version < 0:
-            raise ConfigError(f"after_version must be a version, or 0 for the beginning, not {after_version!r:.80}")
+            raise ConfigError(f"after_version must be a version, or 0 for the beginning, not {quoted(after_version)}")
 
     def restart(self, after_version: int) -> None:
         """Forget what waits, and go on after a version of the session, from the log as far as it goes."""

@@ -15,7 +15,7 @@ from refold.actors.hosting import HostedKinds
 from refold.actors.kernel.system import ActorSystem
 from refold.actors.shell.messages import Envelope, Performed
 from refold.events.core.checked_core import CheckedCore, S
-from refold.events.core.errors import CommandRejected, ConfigError, StreamDeleted
+from refold.events.core.errors import CommandRejected, ConfigError, StreamDeleted, quoted
 from refold.events.core.ids import SessionId, StreamName, kind_and_identifier
 from refold.events.core.pure_core import KeyedCommand
 from refold.remote.kept_log import ReadLog
@@ -38,7 +38,7 @@ def row_of_hosted(core: CheckedCore[Any, Any, Any], address: StreamName, command
     """
     name = type(command).__name__
     if not core.takes(command):
-        raise ConfigError(f"{command!r:.80} is no command of {core.name}")
+        raise ConfigError(f"{quoted(command)} is no command of {core.name}")
     if not isinstance(command, KeyedCommand):
         raise ConfigError(
             f"a {name} from a process that does not own the log could be performed twice, since it has no key; derive "
@@ -52,7 +52,7 @@ def row_of_hosted(core: CheckedCore[Any, Any, Any], address: StreamName, command
     except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError) as error:
         raise CommandRejected(f"a {name} cannot go to another process: {error!s:.200}") from error
     if not same:
-        raise CommandRejected(f"a {name} cannot go to another process: JSON would change it: {command!r:.200}")
+        raise CommandRejected(f"a {name} cannot go to another process: JSON would change it: {quoted(command, 200)}")
     kind, identifier = kind_and_identifier(address)
     return key, InboxHosted(kind=kind, id=identifier, name=name, command=msgspec.Raw(data))
 

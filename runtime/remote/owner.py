@@ -25,6 +25,7 @@ from refold.actors.kernel.supervision import Background
 from refold.actors.shell.messages import Performed, read_state
 from refold.bell.owner_end import Bell
 from refold.context import RuntimeContext
+from refold.events.core.cleaning import error_words
 from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, CoreFailed, PersistenceError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
 from refold.events.session.commands import AnswerQuestion, DecideApproval, DescribeSession, ResumeRun, SendInput
@@ -244,7 +245,7 @@ class InboxReader:
             return Refused(message=str(error))
         except Exception as error:  # noqa: BLE001 - one row must not stop the others
             self._broke(error, f"a command to session {entry.session}")
-            return Refused(message=f"it broke: {type(error).__name__}: {error!s:.200}")
+            return Refused(message=f"it broke: {error_words(error):.220}")
 
     async def _of_whole_log(self, command: rows.InboxDeleteUser | rows.InboxRetain) -> InboxOutcome:
         if isinstance(command, rows.InboxDeleteUser):

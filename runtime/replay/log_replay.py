@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from refold.events.core.checked_core import CheckedCore, S
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.core.pure_core import PureCore
 from refold.events.core.records import StreamHead, event_ref
 from refold.events.model.spending import TreeBudget
@@ -309,7 +309,7 @@ def _checked_level(level: Level | None, agent: "AnyAgent | None", budget: TreeBu
     if level is None:
         level = "core" if agent is None else "decide"
     if level not in get_args(Level):
-        raise ConfigError(f"there is no replay level {level!r}; use {', '.join(map(repr, get_args(Level)))}")
+        raise ConfigError(f"there is no replay level {quoted(level)}; use {', '.join(map(repr, get_args(Level)))}")
     if level in ANSWERS and agent is None:
         raise ConfigError(f'level "{level}" needs the agent whose code is to decide; name it by agent= or --agent')
     if level not in ANSWERS and agent is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import Self
 
-from refold.events.core.errors import BackpressureShed, ConfigError
+from refold.events.core.errors import BackpressureShed, ConfigError, quoted
 from refold.events.core.ids import checked_identifier
 
 log = logging.getLogger("refold.resilience")
@@ -44,9 +44,13 @@ class BackpressureGuard:
         name: str = "this",
     ) -> None:
         if type(capacity) is not int or capacity < 1:
-            raise ConfigError(f"the capacity of a BackpressureGuard is an integer of at least 1, not {capacity!r:.80}")
+            raise ConfigError(
+                f"the capacity of a BackpressureGuard is an integer of at least 1, not {quoted(capacity)}"
+            )
         if soft_limit is not None and not (type(soft_limit) is int and 1 <= soft_limit <= capacity):
-            raise ConfigError(f"the soft_limit is an integer from 1 to the capacity {capacity}, not {soft_limit!r:.80}")
+            raise ConfigError(
+                f"the soft_limit is an integer from 1 to the capacity {capacity}, not {quoted(soft_limit)}"
+            )
         self.capacity = capacity
         self.soft_limit = soft_limit
         self.name = checked_identifier(name, "guard name")

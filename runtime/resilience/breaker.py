@@ -19,7 +19,6 @@ import copy
 import functools
 import inspect
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -35,8 +34,16 @@ from refold.actors.kernel.reply import ActorFuture
 from refold.actors.kernel.system import ActorSystem
 from refold.actors.shell.effects import CallUnderWay, call_under_way
 from refold.actors.shell.messages import Performed
-from refold.events.core.cleaning import text_of_error
-from refold.events.core.errors import CircuitOpen, ConfigError, PersistenceError, ProviderError, RefoldError, ToolError
+from refold.events.core.cleaning import is_finite, text_of_error
+from refold.events.core.errors import (
+    CircuitOpen,
+    ConfigError,
+    PersistenceError,
+    ProviderError,
+    RefoldError,
+    ToolError,
+    quoted,
+)
 from refold.events.core.event import SECOND_US
 from refold.events.core.records import event_ref
 from refold.events.kinds.breaker import (
@@ -195,7 +202,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
     ) -> None:
         super().__init__(name, clock)
         if type(threshold) is not int or threshold < 1:
-            raise ConfigError(f"the threshold of {self!r} must be an integer of at least 1, not {threshold!r:.80}")
+            raise ConfigError(f"the threshold of {self!r} must be an integer of at least 1, not {quoted(threshold)}")
         self.settings = BreakerSettings(
             threshold=threshold,
             recovery_us=self._microseconds("recovery_s", recovery_s),
@@ -209,11 +216,11 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         """The last one that decided, whose state is known after its end too."""
 
     def _microseconds(self, setting: str, seconds: float) -> int:
-        good = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
+        good = is_finite(seconds)
         if not (good and 0 < seconds <= SECONDS_MAX):
             raise ConfigError(
                 f"the {setting} of {self!r} must be a number of seconds above 0, up to {SECONDS_MAX:g}, "
-                f"not {seconds!r:.80}"
+                f"not {quoted(seconds)}"
             )
         return max(1, round(seconds * SECOND_US))
 
@@ -550,5 +557,5 @@ def _counting(
         errors = cast("tuple[type[Exception], ...]", classes)
         return lambda error: isinstance(error, errors)
     if isinstance(counts, tuple | type) or not callable(counts):
-        raise ConfigError(f"`counts` is a class of Exceptions, a tuple of them or a function, not {counts!r:.80}")
+        raise ConfigError(f"`counts` is a class of Exceptions, a tuple of them or a function, not {quoted(counts)}")
     return counts

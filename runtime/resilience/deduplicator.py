@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import math
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -31,9 +30,9 @@ from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import AskCycle
 from refold.actors.kernel.reply import ActorFuture
 from refold.actors.shell.messages import Performed
-from refold.events.core.cleaning import clean_json
+from refold.events.core.cleaning import clean_json, is_finite
 from refold.events.core.content import Json
-from refold.events.core.errors import CommandRejected, ConfigError, RefoldError
+from refold.events.core.errors import CommandRejected, ConfigError, RefoldError, quoted
 from refold.events.core.event import SECOND_US
 from refold.events.core.ids import checked_identifier
 from refold.events.kinds.deduplicator import (
@@ -109,10 +108,10 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
 
     def __init__(self, name: str, *, ttl_s: float = 3_600.0, clock: Clock | None = None) -> None:
         super().__init__(name, clock)
-        good = isinstance(ttl_s, int | float) and not isinstance(ttl_s, bool) and math.isfinite(ttl_s)
+        good = is_finite(ttl_s)
         if not (good and 0 < ttl_s <= TTL_S_MAX):
             raise ConfigError(
-                f"the ttl_s of {self!r} must be a number of seconds above 0, up to {TTL_S_MAX:.0f}, not {ttl_s!r:.80}"
+                f"the ttl_s of {self!r} must be a number of seconds above 0, up to {TTL_S_MAX:.0f}, not {quoted(ttl_s)}"
             )
         self._ttl_us = max(1, round(ttl_s * SECOND_US))
         self._running: dict[str, _Execution] = {}

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from refold.events.core.cleaning import error_words
-from refold.events.core.errors import ConfigError, PipelineError
+from refold.events.core.errors import ConfigError, PipelineError, quoted
 from refold.events.core.ids import checked_identifier
 
 Stage: TypeAlias = Callable[[str], str | Awaitable[str]]
@@ -31,7 +31,7 @@ class Pipeline:
             if checked_identifier(name, "stage name") in self._stages:
                 raise ConfigError(f"two stages of the pipeline are named {name!r}; give each a name of its own")
             if not callable(stage):
-                raise ConfigError(f"the stage {name!r} of the pipeline is a function, not {stage!r:.80}")
+                raise ConfigError(f"the stage {name!r} of the pipeline is a function, not {quoted(stage)}")
             self._stages[name] = stage
 
     def __repr__(self) -> str:

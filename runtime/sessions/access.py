@@ -27,7 +27,7 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import (
     Message,
 )
-from refold.events.core.errors import CommandRejected, ConfigError, RefoldError, unquoted
+from refold.events.core.errors import CommandRejected, ConfigError, RefoldError, quoted, unquoted
 from refold.events.core.ids import (
     AgentId,
     PayloadHash,
@@ -80,10 +80,14 @@ def checked_flag(value: bool, what: str) -> bool:
     return value
 
 
+VERSION_END = 1 << 63
+"""Versions are below it; stores look for integers of 64 bits."""
+
+
 def checked_version(version: int, what: str = "version") -> int:
     """Return a version of a session as it can be looked for, or raise ConfigError."""
-    if type(version) is not int:
-        raise ConfigError(f"{what} must be a version of the session, an integer, not {version!r:.80}")
+    if type(version) is not int or not -VERSION_END < version < VERSION_END:
+        raise ConfigError(f"{what} must be a version of the session, an integer, not {quoted(version)}")
     return version
 
 

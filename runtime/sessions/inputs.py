@@ -22,7 +22,7 @@ from refold.events.core.content import (
     TextBlock,
     UserContent,
 )
-from refold.events.core.errors import CommandRejected, ConfigError, needed_by
+from refold.events.core.errors import CommandRejected, ConfigError, needed_by, quoted
 from refold.events.core.ids import PayloadHash
 from refold.events.model.configuration import AgentConfig, RunOptions, well_formed
 from refold.events.model.payloads import spill
@@ -138,7 +138,7 @@ def run_options(given: RunOverrides, output_type: type[object] | None = None) ->
     unknown = sorted(fields.keys() - RunOverrides.__annotations__.keys())
     if unknown:
         known = ", ".join(sorted([*RunOverrides.__annotations__, "output_type"]))
-        raise ConfigError(f"a run has no option {unknown[0]!r:.80}; it has {known}")
+        raise ConfigError(f"a run has no option {quoted(unknown[0])}; it has {known}")
     more: dict[str, object] = {"traceparent": well_formed(fields.pop("traceparent", None))}
     if output_type is not None:
         more |= {"output_schema": output_schema(output_type), "output_instruction": run_instruction(output_type)}
@@ -146,7 +146,7 @@ def run_options(given: RunOverrides, output_type: type[object] | None = None) ->
     if tools is not None:
         names = cast("Collection[object]", tools) if isinstance(tools, Collection) else ()
         if not isinstance(tools, Collection) or isinstance(tools, str) or not all(isinstance(it, str) for it in names):
-            raise ConfigError(f"tools must be names of the agent's tools, not {tools!r:.80}")
+            raise ConfigError(f"tools must be names of the agent's tools, not {quoted(tools)}")
         more["tools"] = tuple(sorted(set(cast("Collection[str]", tools))))
     try:
         checked = AgentConfig(**cast("dict[str, Any]", {"model": "any", **fields}))
@@ -173,14 +173,14 @@ def checked_key(key: str | None) -> str | None:
     if key is None:
         return None
     if not isinstance(key, str) or not key or len(clean_text(key).encode()) > KEY_BYTES_MAX:
-        raise CommandRejected(f"a key is text of 1 to {KEY_BYTES_MAX} UTF-8 bytes, not {key!r:.60}")
+        raise CommandRejected(f"a key is text of 1 to {KEY_BYTES_MAX} UTF-8 bytes, not {quoted(key, 60)}")
     return clean_text(key)
 
 
 def checked_time(at: datetime) -> int:
     """Return a moment in microseconds since the epoch, or raise ConfigError."""
     if not isinstance(at, datetime) or at.utcoffset() is None:
-        raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {at!r:.80}")
+        raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {quoted(at)}")
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -208,10 +208,10 @@ def repeat_of(every: timedelta | str, zone: str) -> Repeat:
             raise ConfigError(f"an interval is from one second to ten years, not {every}")
         return Repeat(interval_us=every // timedelta(microseconds=1))
     if not isinstance(every, str):
-        raise ConfigError(f"every is a timedelta or a cron line such as '0 9 * * 1-5', not {every!r:.80}")
+        raise ConfigError(f"every is a timedelta or a cron line such as '0 9 * * 1-5', not {quoted(every)}")
     repeat = Repeat(cron=" ".join(every.split()), zone=zone)
     if len(every.split()) != 5 or next_time(repeat, 0, 0) is None:
-        raise ConfigError(f"a cron line has five fields, as '0 9 * * 1-5', and comes some time: {every!r:.80}")
+        raise ConfigError(f"a cron line has five fields, as '0 9 * * 1-5', and comes some time: {quoted(every)}")
     return repeat
 
 
@@ -242,7 +242,9 @@ def next_time(repeat: Repeat, due_at: int, after: int) -> int | None:
         found = next(CronSim(repeat.cron, begin))
     except (CronSimError, KeyError, ValueError, OSError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"the cron line {repeat.cron!r:.80} in {repeat.zone!r:.80} cannot be read: {why}") from error
+        raise ConfigError(
+            f"the cron line {quoted(repeat.cron)} in {quoted(repeat.zone)} cannot be read: {why}"
+        ) from error
     except StopIteration:
         return None
     return (found.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)

@@ -12,7 +12,7 @@ import msgspec
 
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.content import Block, Message, ToolResultBlock
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.core.ids import SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import evolve_all
 from refold.events.model.refused import Part, calls_with_arguments, parts_said
@@ -129,7 +129,7 @@ def _messages_of(event: ev.SessionEvent | None) -> tuple[Message, ...]:
 
 def _require_place(name: str, place: int | None, length: int, version: int) -> None:
     if place is not None and (type(place) is not int or not 0 <= place < length):
-        raise ConfigError(f"version {version} has {length} {name}s to name, counted from 0; {place!r:.80} is none")
+        raise ConfigError(f"version {version} has {length} {name}s to name, counted from 0; {quoted(place)} is none")
 
 
 class EditedHistory:

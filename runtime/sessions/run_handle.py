@@ -14,7 +14,7 @@ from typing import Generic, Literal, Self, TypeAlias
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Json
-from refold.events.core.errors import ConfigError, StreamDeleted
+from refold.events.core.errors import ConfigError, StreamDeleted, quoted
 from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.model.configuration import RunOptions
 from refold.events.model.messages import delta_text
@@ -312,7 +312,7 @@ def run_id_parts(run_id: str) -> tuple[SessionId, RunId]:
     """Return the session and the run of the id of a run; raise ConfigError if it cannot be one."""
     session, _, run = run_id.rpartition("/") if isinstance(run_id, str) else ("", "", "")
     if not session or not is_run(run):
-        raise ConfigError(f"the id of a run is like 'alice/run_3', as `RunHandle.id` says, not {run_id!r:.80}")
+        raise ConfigError(f"the id of a run is like 'alice/run_3', as `RunHandle.id` says, not {quoted(run_id)}")
     return SessionId(session), RunId(run)
 
 
@@ -328,10 +328,11 @@ def input_of(run: RunId) -> int:
 
 def place_of(after: str | int) -> ReadingPlace:
     """Return the place that a version or the text of a place names, or raise ConfigError."""
-    parts = str(after).split(".") if isinstance(after, str | int) and not isinstance(after, bool) else []
+    text = after if isinstance(after, str) else quoted(after) if type(after) is int else ""
+    parts = text.split(".")
     if len(parts) in (1, 3) and all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
         return ReadingPlace(*map(int, parts))
-    raise ConfigError(f"a place is a version, or what `RunReader.place` says, not {after!r:.80}")
+    raise ConfigError(f"a place is a version, or what `RunReader.place` says, not {quoted(after)}")
 
 
 def ended_in(state: SessionState, run: RunId) -> EndedRun | None:
@@ -388,7 +389,7 @@ async def known_run(
     if key is not None:
         record = recorded(checked_key(key) or "")
         if record is None or record.run is None:
-            raise ConfigError(f"session {session!r} has no input with the key {key!r:.80}")
+            raise ConfigError(f"session {session!r} has no input with the key {quoted(key)}")
         run = record.run
     if isinstance(run, str) and is_run(run):
         stream = stream_name(SESSION_KIND, session)
@@ -398,4 +399,6 @@ async def known_run(
                 return RunId(run), event.options
             case _:
                 pass
-    raise ConfigError(f"session {session!r} has no run {run!r:.80}; a reminder that comes again has one for each time")
+    raise ConfigError(
+        f"session {session!r} has no run {quoted(run)}; a reminder that comes again has one for each time"
+    )

@@ -17,7 +17,7 @@ from refold.context import RuntimeContext
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.core.ids import PayloadHash, RunId, SessionId, kind_and_identifier, stream_name
 from refold.events.model.cooperative import ITEMS_PER_STEP
 from refold.events.session.commands import (
@@ -463,7 +463,7 @@ class Session(EditedHistory, SessionForPeople, Generic[Out_co]):
             PersistenceError: the log cannot be read, or the backend could not keep it.
         """
         if not isinstance(backend, PersistenceBackend):
-            raise ConfigError(f"a checkpoint goes to a PersistenceBackend, not {backend!r:.60}")
+            raise ConfigError(f"a checkpoint goes to a PersistenceBackend, not {quoted(backend, 60)}")
         facts = await self._access.read(lambda state: with_history(state, self.id))
         checkpoint = await completed(facts, self._context.store, self._access.stream)
         document = checkpoint_bytes(checkpoint, map(encode_message, checkpoint.history))

@@ -12,6 +12,7 @@ from typing import Generic, Self
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.shell.messages import Performed
+from refold.events.core.cleaning import error_words
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Json
 from refold.events.core.errors import ConfigError
@@ -130,7 +131,7 @@ class RunStream(Generic[Out_co]):
             raise ConfigError("the run has not ended yet; read its stream to the end first, then its result")
         failure = self._handle.exception()
         if failure is not None:
-            raise ConfigError(f"the stream ended without a result: {failure!r}") from failure
+            raise ConfigError(f"the stream ended without a result: {error_words(failure)}") from failure
         return self._handle.result()
 
     @property

@@ -16,7 +16,7 @@ import msgspec
 from refold.actors.calls.results import passes
 from refold.events.core.cleaning import clean_text, error_words, text_of_error
 from refold.events.core.content import Json, JsonObject
-from refold.events.core.errors import AgentLoopError, ConfigError, ToolError, unquoted
+from refold.events.core.errors import AgentLoopError, ConfigError, ToolError, quoted, unquoted
 from refold.events.model.configuration import AgentConfig, AgentConfiguration
 from refold.events.model.run_context import RunContext
 from refold.tools.data_type import NOT_DESCRIBED, DataType, why_not_described
@@ -215,6 +215,8 @@ def _taking(function: Callable[..., object]) -> Callable[[int], bool]:
     """Return what tells whether a function takes so many arguments."""
 
     def takes(arguments: int) -> bool:
+        if not callable(function):
+            return False
         try:
             inspect.signature(function).bind(*[None] * arguments)
         except (TypeError, ValueError):
@@ -306,4 +308,4 @@ def partial_json(text: str) -> Json:
 
 
 def _name(output_type: object) -> str:
-    return getattr(output_type, "__name__", None) or str(output_type)
+    return getattr(output_type, "__name__", None) or quoted(output_type)

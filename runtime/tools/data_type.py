@@ -52,6 +52,14 @@ def why_not_described(error: BaseException) -> str:
     return said.rpartition("\n")[2] or type(error).__name__
 
 
+def require_shown(annotation: object) -> None:
+    """Raise TypeError of what is no type and cannot be shown, which msgspec and pydantic would do in their errors."""
+    try:
+        repr(annotation)
+    except Exception as error:
+        raise TypeError(f"its __repr__ raises {type(error).__name__}") from error
+
+
 class DataType(Generic[T]):
     """A type whose values are written as JSON.
 
@@ -68,6 +76,7 @@ class DataType(Generic[T]):
             self._read: Callable[[str | bytes, str], T] = lambda data, path: _validated(adapter, data, path)
             self.schema = _schema_of(adapter)
             return
+        require_shown(annotation)
         decoder = msgspec.json.Decoder(cast("type[T]", annotation), dec_hook=read_custom)
         self._read = lambda data, _: decoder.decode(data)
         definitions: JsonObject = {}

@@ -5,7 +5,6 @@ Every error is a `ConfigError` that names the tool and what to change.
 
 import functools
 import inspect
-import math
 import re
 from collections.abc import Callable
 from typing import TypedDict, TypeVar, get_args
@@ -14,9 +13,9 @@ import msgspec
 
 from refold.actors.calls.protocols import CallBreaker, ToolRules
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, RESULT_LIMIT_MAX
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, is_finite
 from refold.events.core.content import JsonObject
-from refold.events.core.errors import ConfigError, unquoted
+from refold.events.core.errors import ConfigError, quoted, unquoted
 from refold.events.model.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, RetryPolicy, Tier, ToolSpec
 from refold.tools.signature import AnyFunction, entry_of
 
@@ -91,7 +90,9 @@ def check_options(tool: str, options: OfferOptions, known: type[OfferOptions]) -
     for option in options:
         if option not in known.__annotations__:
             names = ", ".join(sorted(known.__annotations__))
-            raise TypeError(f"the tool {tool!r:.100} got an unexpected keyword argument {option!r}; there are {names}")
+            raise TypeError(
+                f"the tool {quoted(tool, 100)} got an unexpected keyword argument {option!r}; there are {names}"
+            )
 
 
 def checked_spec(
@@ -115,7 +116,7 @@ def checked_spec(
         retries=retries if retries is not None else msgspec.UNSET,
     )
     seconds = spec.timeout_s
-    good_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
+    good_time = is_finite(seconds)
     bounds: tuple[tuple[str, object, bool, str], ...] = (
         (
             "name",
@@ -136,7 +137,9 @@ def checked_spec(
     )
     for field_name, value, good, wanted in bounds:
         if not good:
-            raise ConfigError(f"the {field_name} of the tool {spec.name!r:.100} must be {wanted}, not {value!r:.100}")
+            raise ConfigError(
+                f"the {field_name} of the tool {quoted(spec.name, 100)} must be {wanted}, not {quoted(value, 100)}"
+            )
     _check_retries(spec.name, effect, retries)
     return msgspec.structs.replace(
         spec,
@@ -171,7 +174,7 @@ def checked_rules(
     if breaker is not None and not callable(getattr(breaker, "guard", None)):
         problem = f"breaker is a CircuitBreaker, not of type {type(breaker).__name__}"
     elif concurrency is not None and not (type(concurrency) is int and concurrency >= 1):
-        problem = f"concurrency is None or an integer of at least 1, not {concurrency!r:.100}"
+        problem = f"concurrency is None or an integer of at least 1, not {quoted(concurrency, 100)}"
     if problem is not None:
         raise ConfigError(f"the tool {spec.name!r} cannot work: its {problem}")
     return rules

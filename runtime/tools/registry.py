@@ -14,7 +14,7 @@ from refold.actors.calls.questions import AnswerType
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.thread_pool import ThreadPool
 from refold.events.core.content import JsonObject
-from refold.events.core.errors import ConfigError, ToolError
+from refold.events.core.errors import ConfigError, ToolError, quoted
 from refold.events.kinds.indexing import TextColumn
 from refold.events.model.configuration import Tier, ToolSpec
 from refold.events.session.events import Verdict
@@ -127,7 +127,7 @@ class ToolRegistry:
             ConfigError: there is no such tier.
         """
         if tier not in get_args(Tier):
-            raise ConfigError(f"there is no tier {tier!r}; there are {', '.join(get_args(Tier))}")
+            raise ConfigError(f"there is no tier {quoted(tier)}; there are {', '.join(get_args(Tier))}")
         return tuple(item for item in self if item.spec.tier == tier)
 
     def spec(self, name: str) -> ToolSpec | None:
@@ -157,7 +157,7 @@ class ToolRegistry:
             return DataType[object](annotation)
         except NOT_DESCRIBED as error:
             why = why_not_described(error)
-            raise ConfigError(f"{annotation!r:.100} is no type that can be asked for: {why}") from None
+            raise ConfigError(f"{quoted(annotation, 100)} is no type that can be asked for: {why}") from None
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
         """Run a tool's body and return what it returned.

@@ -23,7 +23,7 @@ import msgspec
 
 from refold.events.core.cleaning import INTEGER_MAX, INTEGER_MIN, Unrecordable, clean_json
 from refold.events.core.content import Json, JsonObject, is_json_array, is_json_object
-from refold.events.core.errors import ConfigError, ToolError
+from refold.events.core.errors import ConfigError, ToolError, quoted
 
 JSON_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 
@@ -354,7 +354,7 @@ def _bounds_problem(value: Json, kind: str, schema: JsonObject) -> str | None:
     pattern, named = schema.get("pattern"), schema.get("format")
     try:
         if isinstance(pattern, str) and re.search(pattern, value) is None:
-            return f"Expected `string` matching {pattern!r:.200}"
+            return f"Expected `string` matching {quoted(pattern, 200)}"
         if isinstance(named, str) and named in _FORMATS:
             msgspec.convert(value, _FORMATS[named])
     except re.error:  # Of another dialect.

@@ -6,7 +6,7 @@
 import random
 from typing import get_args
 
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.scenarios import faults
 from refold.scenarios.faults import DRAWN_MAX, AnyFault, check_whole
 from refold.scenarios.plan.scenario import (
@@ -54,7 +54,7 @@ def drawn_scenario(
         ConfigError: there can be no such scenario; each number is at most 10,000.
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigError(f"a seed is a whole number, and not {seed!r:.80}")
+        raise ConfigError(f"a seed is a whole number, and not {quoted(seed)}")
     for name, value, least in (("sessions", sessions, 1), ("acts", acts, 1), ("faults_max", faults_max, 0)):
         check_whole(name, value, least=least, most=DRAWN_MAX)
     chance = random.Random(f"scenario {seed}")

@@ -16,7 +16,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.events.core.errors import LogFormatError
+from refold.events.core.errors import LogFormatError, quoted
 from refold.events.core.ids import PayloadHash
 from refold.events.kinds.semantic import BLOCK_BYTES_MAX, BYTES_PER_NUMBER, Knowledge, Known
 from refold.events.model.configuration import payload_hash
@@ -308,5 +308,5 @@ def _lengths(matrix: Vectors, names: Sequence[str]) -> NDArray[np.float32]:
     plain = (squares > SQUARES[0]) & (squares < SQUARES[1])
     for row in np.flatnonzero(~plain).tolist():
         if not (np.isfinite(matrix[row]).all() and matrix[row].any()):
-            raise LogFormatError(f"the embedding of {names[row]!r:.80} in the log has no direction")
+            raise LogFormatError(f"the embedding of {quoted(names[row])} in the log has no direction")
     return np.sqrt(np.where(plain, squares, 0))

@@ -27,7 +27,7 @@ from refold.events.core.content import (
     is_json_array,
     is_json_object,
 )
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, quoted
 from refold.events.core.ids import ToolCallId
 from refold.events.model.messages import ToolUse
 from refold.events.session.events import Verdict
@@ -115,7 +115,7 @@ class CallBook:
             if not fitting and given is not None:
                 return ToolCallId(given)
             if not fitting:
-                of = f" of {name!r:.80}" if name is not None else ""
+                of = f" of {quoted(name)}" if name is not None else ""
                 raise ConfigError(f"{path} is the result of a tool without an id, and no call{of} is open there")
             last = self._open[fitting[-1]].answer
             if len(fitting) > 1 and self._open[fitting[-2]].answer == last:

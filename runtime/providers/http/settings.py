@@ -1,7 +1,6 @@
 """Settings of providers that are reached over HTTP: times, sizes, and where requests go."""
 
 import ipaddress
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import TypedDict
@@ -9,6 +8,7 @@ from typing import TypedDict
 import httpx
 import msgspec
 
+from refold.events.core.cleaning import is_finite
 from refold.events.core.errors import ConfigError, unquoted
 from refold.providers.http.secrets import Secret
 
@@ -36,7 +36,7 @@ class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            number = is_finite(value)
             if value is not None and not (number and value > 0):
                 raise ConfigError(f"HttpTimeouts.{field} is a number of seconds above 0 or None, not {unquoted(value)}")
 
