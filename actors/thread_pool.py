@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from refold.actors.kernel.reply import ActorFuture
+from refold.events.core.cleaning import text_of_error
 from refold.events.core.errors import ConfigError
 
 P = ParamSpec("P")
@@ -292,6 +293,6 @@ def _may_be_raised(error: BaseException) -> bool:
 
 
 def _wrapped(name: str, error: BaseException) -> RuntimeError:
-    wrapped = RuntimeError(f"{name} raised {type(error).__qualname__} in its thread: {error}")
+    wrapped = RuntimeError(f"{name} raised {type(error).__qualname__} in its thread: {text_of_error(error)}")
     wrapped.__cause__ = error
     return wrapped

@@ -377,6 +377,11 @@ class _UnsayableError(Exception):
     __repr__ = __str__
 
 
+class _UnsayableEnd(BaseException):
+    __str__ = _UnsayableError.__str__
+    __repr__ = _UnsayableError.__str__
+
+
 async def test_a_provider_and_a_subscriber_that_change_arguments_change_nothing_of_the_session(log: EventStore) -> None:
     paid: list[str] = []
 
@@ -575,6 +580,7 @@ LATE, GONE, ONE = TimeoutError("late"), ConnectionError("gone"), ValueError("one
         (RecursionError("deep"), "RecursionError: deep", "permanent"),
         (MemoryError(), "MemoryError", "permanent"),
         (_UnsayableError(), "(its text cannot be had: RuntimeError)", "permanent"),
+        (_UnsayableEnd(), "(its text cannot be had: RuntimeError)", "permanent"),
         (BaseExceptionGroup("g", [SystemExit(1)]), "SystemExit: 1", "permanent"),
         (ExceptionGroup("g", [ONE]), "ValueError: one", "permanent"),
         (
