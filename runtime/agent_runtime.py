@@ -322,6 +322,7 @@ class AgentRuntime(Generic[Out_co]):
         Raises:
             ConfigError: the log has no such session, or is a store that cannot delete.
             CommandRejected: a run is open, the session is a call's, has forks, or went on meanwhile; nothing was done.
+            AskCycle: a tool of the session would be cancelled by it.
             PersistenceError: the log failed.
         """
         return await self._lifecycle.of_owner.delete(session_id, cancel=cancel, forks=forks)

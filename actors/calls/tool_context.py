@@ -102,8 +102,10 @@ class ToolWaits:
         self._waiting: dict[SessionId, list[CallingTool]] = {}
         """The calls whose bodies wait for a session."""
 
-    def begin(self, system: System, session: SessionId) -> Callable[[], None]:
+    def begin(self, system: System, session: SessionId, advice: str = _WITHOUT_WAITING) -> Callable[[], None]:
         """Take note that the body of a tool waits for a session, if one runs here; return what ends that.
+
+        `advice` is what the error says to do instead.
 
         Raises:
             AskCycle: the session waits for that very tool, itself or by a chain of children and of tools' waits.
@@ -117,7 +119,7 @@ class ToolWaits:
             while chain[-1] != calling.session:
                 chain.append(waits_for[chain[-1]])
             below = [stream_name(SESSION_KIND, name) for name in chain]
-            raise AskCycle((*below, "its tool", below[0]), _WITHOUT_WAITING)
+            raise AskCycle((*below, "its tool", below[0]), advice)
         callers = self._waiting.setdefault(session, [])
         callers.append(calling)
 

@@ -72,6 +72,8 @@ FORKS_NAMED_MAX: Final = 10
 VERSIONS_NAMED_MAX: Final = 100
 """Of so many events of one stream the versions are named."""
 
+_AFTER_THE_RUN: Final = "Delete it when the run has ended, in the program that sent its input or a task that awaits it"
+
 # A memory tool's key is that of its call (`refold.agents.memory_tools`); other events name a stream, or an event of it.
 _NAMED = re.compile(
     rb'"call ((?:[^"\\]|\\.)*)/call_\d+_\d+(?: \w+)?"|"' + SESSION_KIND.encode() + rb'/((?:[^"\\]|\\.)*?)(?:@\d+)?"'
@@ -252,9 +254,11 @@ async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, fork
         if await log.store.find_tombstone(stream) is None:
             family = await family_of(log.store, name, forks=forks)
             sessions = sessions_in(family)
-            for each in sessions if cancel else ():
-                await cancel_runs_of(context, each, "the session is deleted")
-            if not cancel:
+            if cancel:
+                _require_no_tool_of(context, sessions)
+                for each in sessions:
+                    await cancel_runs_of(context, each, "the session is deleted")
+            else:
                 await _require_ended(log.store, family)
             await let_go(context, [head.stream for head in (*family, *await parts_of(log.store, "session", sessions))])
         deletion = await delete_from(log, name, cancel=cancel, forks=forks)
@@ -266,6 +270,12 @@ async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, fork
     return msgspec.structs.replace(deletion, checkpoints=await let_go(context, deletion.streams, deleted=True))
 
 
+def _require_no_tool_of(context: RuntimeContext, sessions: Iterable[SessionId]) -> None:
+    """Raise AskCycle in a tool whose run is to be cancelled: that would cancel the tool, and the deletion with it."""
+    for each in sessions:
+        context.tool_waits.begin(context.system, each, _AFTER_THE_RUN)()
+
+
 async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) -> UserDeletion:
     """Delete all sessions of a user, and the user's parts of memories, in a runtime that is open here.
 
@@ -274,6 +284,8 @@ async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) ->
     log = owned_by(context)
     listed = await list_sessions(log.store, user=checked_identifier(user, "user"))
     names = {each.session for each in listed}
+    if cancel:
+        _require_no_tool_of(context, names)
     roots = [each.session for each in listed if each.parent not in names]
     sessions: list[Deletion] = []
     for session in roots:  # One that is a fork of another has gone with that.

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sqlite3
 import uuid
+from collections.abc import Awaitable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 from refold import (
     AgentConfig,
     AgentRuntime,
+    AskCycle,
     Cancelled,
     CommandRejected,
     ConfigError,
@@ -22,6 +24,10 @@ from refold import (
     PersistenceError,
     RecordedEvent,
     RunResult,
+    ToolContext,
+    say,
+    tool,
+    use,
 )
 from refold.actors import ActorStopped, SystemClock
 from refold.events.core.errors import StreamDeleted
@@ -39,6 +45,7 @@ from tests.conformance import processes
 from tests.conformance.failing_store import FailingStore
 from tests.runtime.command_line import run
 from tests.runtime.keeping.talks import Waiting, assert_sound, found, mark, talk, talked, talking
+from tests.runtime.talking import scripted
 
 
 async def test_a_session_that_is_deleted_beside_others_is_in_no_file(tmp_path: Path) -> None:
@@ -184,6 +191,37 @@ async def test_what_is_open_or_a_child_is_refused(tmp_path: Path) -> None:
     await delete_session(log, "carol", cancel=True)
     assert found(tmp_path, "carol") == {}
     await assert_sound(log)
+
+
+@pytest.mark.parametrize("whole_user", [False, True])
+async def test_a_tool_that_its_deletion_would_cancel_is_told_and_may_have_it_done_later(
+    whole_user: bool,
+) -> None:
+    later: list[asyncio.Task[object]] = []
+
+    def delete() -> Awaitable[object]:
+        return runtime.delete_user("ann", cancel=True) if whole_user else runtime.delete("s", cancel=True)
+
+    @tool
+    async def forget_me(context: ToolContext[None]) -> str:
+        with pytest.raises(AskCycle, match=r"session/s -> its tool -> session/s\. Delete it when the run has ended"):
+            await delete()
+        run = await (await runtime.session("s")).run(key="forget")
+
+        async def after_the_run() -> object:
+            await run.result()
+            return await delete()
+
+        later.append(asyncio.create_task(after_the_run()))
+        return "soon"
+
+    script = [say("hello"), use("forget_me"), say("You will be forgotten.")]
+    async with scripted(*script, tools=[forget_me]) as runtime:
+        await (await runtime.session("other", user="ann")).send("hi")
+        session = await runtime.session("s", user="ann")
+        assert (await session.send("Forget me.", key="forget")).text == "You will be forgotten."
+        await later[0]
+        assert await runtime.sessions() == ([] if whole_user else ["other"])
 
 
 async def test_the_runtime_that_owns_the_log_deletes_for_other_processes(tmp_path: Path) -> None:
