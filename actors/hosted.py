@@ -19,7 +19,6 @@ from refold.actors.kernel.supervision import RestartPolicy
 from refold.actors.shell.effect_port import EffectPort
 from refold.actors.shell.messages import CancelEffect, EffectEnded, Envelope, tell_end
 from refold.events.core.checked_core import CheckedCore, S
-from refold.events.core.cleaning import error_words
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError, CoreFailed, quoted
 from refold.events.core.pure_core import C, E, Effect, WaitUntil
@@ -160,13 +159,13 @@ class EffectWorker(Actor):
             if not piece.cancelled:
                 if piece.task is not None and piece.task.cancelling():
                     raise  # This process ends, and the work is done again as after a crash.
-                command = self._failure(piece, RuntimeError(f"the work let {error_words(error)} out by itself"))
+                command = self._failure(piece, RuntimeError(f"the work let {quoted(error, 1_000)} out by itself"))
         except Exception as error:  # noqa: BLE001 - the border to the user's code
             command = self._failure(piece, error)
         except (KeyboardInterrupt, GeneratorExit):  # The interpreter or the loop ends.
             raise
         except BaseException as error:  # noqa: BLE001 - such as SystemExit, which must end neither the loop nor the wait
-            command = self._failure(piece, RuntimeError(f"the work let {error_words(error)} out"))
+            command = self._failure(piece, RuntimeError(f"the work let {quoted(error, 1_000)} out"))
         finally:
             del self._pieces[place]
         tell_end(piece.asker, EffectEnded(key=piece.effect.key, command=command))

@@ -150,12 +150,12 @@ class Embedder:
     def _called(self, text: str, what: str) -> Vector | Awaitable[Vector]:
         try:
             return self._embed(text)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # In a task, SystemExit would end the loop.
             raise AgentMemoryError(f"{what} could not be made: {error_words(error)}") from error
 
 
 async def _awaited(vector: Awaitable[Vector], what: str) -> Vector:
     try:
         return await vector
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AgentMemoryError(f"{what} could not be made: {error_words(error)}") from error

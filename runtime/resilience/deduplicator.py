@@ -175,8 +175,8 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
             execution.outcome.settle(await self._result(key, work))
         except BaseException as error:
             execution.outcome.settle(error=error)
-            if not isinstance(error, Exception | asyncio.CancelledError):
-                raise
+            if isinstance(error, KeyboardInterrupt | GeneratorExit):
+                raise  # All else, such as SystemExit, is for those who wait, and would end the loop from here.
         finally:
             self._executed(key, execution)
 

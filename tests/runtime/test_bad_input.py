@@ -45,6 +45,8 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import PayloadHash, ToolCallId
 from refold.events.session.events import ModelResponded, ToolApprovalRequested
+from refold.memory import SemanticStore
+from refold.resilience import Deduplicator
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import Hooked, Seen, checked_log, requests_of, results_of
 from tests.runtime.talking import talking
@@ -542,6 +544,31 @@ async def test_case_j10_a_clock_that_jumps_back_changes_no_order(log: EventStore
         times = [recorded.time async for recorded in session.events()]
         assert len(await session.history()) == 4
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("called", ["embed", "deduplicated work"])
+async def test_what_a_tool_has_called_may_end_the_call_and_not_the_program(
+    log: EventStore, called: str, plain: bool
+) -> None:
+    async def leave(*_: object) -> Any:
+        raise SystemExit(3)
+
+    def leave_at_once(*_: object) -> Any:
+        raise SystemExit(3)
+
+    known = SemanticStore("known", embed=leave_at_once if plain else leave)
+    once = Deduplicator("once")
+
+    @tool
+    async def work() -> str:
+        await (known.put("a", "b") if called == "embed" else once.run("key", leave_at_once if plain else leave))
+        return "not reached"
+
+    options: dict[str, Any] = {"tools": [work], "semantic": known, "objects": [once]}
+    result, (outcome,) = await answered(log, use("work"), say("done"), **options)
+    assert (result.text, outcome.is_error, outcome.kind) == ("done", True, "permanent")
+    assert "SystemExit" in outcome.text
 
 
 async def test_a_tool_that_asks_another_session_in_vain_fails_and_its_own_run_goes_on(log: EventStore) -> None:
