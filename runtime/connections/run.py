@@ -234,6 +234,7 @@ class ConnectedReader(Generic[Out_co]):
 
         Raises:
             CommandRejected: the session is another user's, or was deleted; or the runtime has refused the input.
+            ConfigError: it began on another event loop.
             PersistenceError: the log cannot be read; ask again.
         """
         if self._over:
@@ -268,11 +269,15 @@ class ConnectedReader(Generic[Out_co]):
             except BaseException:
                 joined.leave()
                 raise
-            self._joined = joined
+            self._joined, self._loop = joined, asyncio.get_running_loop()
             if self._over:  # Left by another task meanwhile.
                 self._leave()
                 raise StopAsyncIteration
-            self._loop = asyncio.get_running_loop()
+        elif self._loop is not asyncio.get_running_loop():  # What it waits for would never wake the other one.
+            raise ConfigError(
+                "this reader began on another event loop; read it there, or begin another one here: "
+                "`stream(after=place)` of a run, or `follow(after_version=...)`, goes on behind what was read"
+            )
         return self._joined.held.log, self._items
 
     def _followed(self, kept: ReadLog, bus: EventBus) -> FollowableSession:
@@ -288,17 +293,23 @@ class ConnectedReader(Generic[Out_co]):
     def _leave(self) -> None:
         self._over = True
         joined, self._joined = self._joined, None
-        if joined is not None:
+        if joined is not None and self._loop is asyncio._get_running_loop():
             joined.leave()
+        elif joined is not None:
+            self._leave_on_its_loop(joined)
         if self._items is not None:
             self._items.close()
 
     def __del__(self) -> None:
-        if self._joined is not None and self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(self._joined.leave)
-            except RuntimeError:  # The loop is closed: nothing goes on there.
-                self._joined.held.store.close_now()
+        if self._joined is not None:
+            self._leave_on_its_loop(self._joined)
+
+    def _leave_on_its_loop(self, joined: JoinedMirror) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(joined.leave)
+        except RuntimeError:  # The loop is closed: nothing goes on there.
+            joined.held.store.close_now()
 
     async def _require_not_deleted(self, kept: ReadLog) -> None:
         if await tombstone_of(kept.store, stream_name(SESSION_KIND, self._of.id)) is not None:

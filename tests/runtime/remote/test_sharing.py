@@ -256,6 +256,34 @@ async def test_a_connection_streams_what_its_input_brings(tmp_path: Path, thread
         assert said == ["go", "more", "last"]
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_reader_is_read_on_the_loop_on_which_it_began_and_left_on_any(tmp_path: Path, closed: bool) -> None:
+    log, loop = tmp_path / "events.db", asyncio.new_event_loop()
+    loop.run_until_complete(begun(log, "s"))
+
+    async def read() -> Any:
+        reading = connect(log).session("s").follow(after_version=0)
+        await anext(reading)
+        return reading
+
+    reading = loop.run_until_complete(read())
+    if closed:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    async def elsewhere() -> None:
+        with pytest.raises(ConfigError, match="another event loop"):
+            await anext(reading)
+        await reading.aclose()
+        assert [item async for item in reading] == []
+        assert len(await connect(log).session("s").history()) == 2
+
+    asyncio.run(elsewhere())
+    if not closed:
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
 @pytest.mark.parametrize("cut", [0, 1, 3])
 async def test_who_waits_and_reads_goes_on_when_the_owner_ends(tmp_path: Path, cut: int) -> None:
     model, log = Model(3, hangs=True), tmp_path / "events.db"
