@@ -87,23 +87,6 @@ def test_two_on_loops_of_two_threads_work_beside_each_other(tmp_path: Path) -> N
     assert [thread.result() for thread in threads] == [["one on go"] * 10, ["two on go"] * 10]
 
 
-async def test_several_in_threads_of_their_own_are_used_by_one_thread_and_beside_one_on_this_loop(
-    logs: tuple[Path, Path], tmp_path: Path
-) -> None:
-    def use_all() -> list[str]:
-        runtimes = [runtime_of(tmp_path / f"{name}.db", name) for name in ("two", "three", "four")]
-        with runtimes[0] as two, runtimes[1] as three, runtimes[2] as four:
-            texts = [runtime.session("s").send("go").text for runtime in (two, three, four)]
-            three.close()
-            return texts + [runtime.session("s").send("more").text for runtime in (two, four)]
-
-    async with runtime_of(logs[0], "one") as one:
-        session = await one.session("s")
-        result, texts = await asyncio.gather(session.send("go"), asyncio.to_thread(use_all))
-        assert (result.text, (await session.send("more")).text) == ("one on go", "one on more")
-        assert texts == ["two on go", "three on go", "four on go", "two on more", "four on more"]
-
-
 def test_a_runtime_leaves_the_logging_of_its_process_alone(tmp_path: Path) -> None:
     def configuration() -> list[Any]:
         names = [name for name in logging.root.manager.loggerDict if name.startswith("refold")]

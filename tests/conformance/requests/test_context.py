@@ -57,18 +57,6 @@ async def assert_rebuilt(log: EventStore, session: str, requests: Sequence[Model
             assert (list(found) == list(meant)) if field == "messages" else found == meant, (place, field)
 
 
-async def test_without_a_window_a_request_has_the_whole_history_and_its_record_is_plain(log: EventStore) -> None:
-    async with sessions.opened(log, say("one"), say("two")) as (runtime, session):
-        await session.send("a" * 9_000)
-        await session.send("b")
-        requests = sessions.requests_of(runtime)
-        assert len(requests[1].messages) == 3
-        (_, second) = await sessions.events_of(session, ev.ModelResponded)
-        assert second.request.prepared is None
-        assert second.request.prepared_payload is None
-        await assert_rebuilt(log, "s", requests)
-
-
 async def test_case_a08_a_window_leaves_out_the_oldest_groups_and_the_log_gives_each_request_back(
     log: EventStore,
 ) -> None:
