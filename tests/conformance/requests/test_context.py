@@ -164,7 +164,7 @@ async def test_a_context_that_is_no_window_is_refused() -> None:
 async def test_a_request_that_is_not_there_any_more_is_an_error_and_not_something_like_it(log: EventStore) -> None:
     async with sessions.opened(log, say("one")) as (_, session):
         assert isinstance((await session.send("a")).outcome, Completed)
-    with pytest.raises(ConfigError, match="no event at version 3"):
+    with pytest.raises(ConfigError, match="version 3 of session 's' has no request"):
         await recorded_request(log, "s", 3)
     with pytest.raises(ConfigError, match="no version 99"):
         await recorded_request(log, "s", 99)
