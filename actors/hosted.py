@@ -17,7 +17,8 @@ from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.ref import ActorRef, Vital
 from refold.actors.kernel.supervision import RestartPolicy
 from refold.actors.shell.effect_port import EffectPort
-from refold.actors.shell.messages import CancelEffect, EffectEnded, Envelope, tell_end
+from refold.actors.shell.effects import tell_end
+from refold.actors.shell.messages import CancelEffect, EffectEnded, Envelope
 from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError, CoreFailed, quoted

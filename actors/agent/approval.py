@@ -14,7 +14,8 @@ from refold.actors.calls.policy import Allow, Deny, changed_arguments
 from refold.actors.calls.protocols import ToolRunner
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.ref import ActorRef, Vital
-from refold.actors.shell.messages import CancelEffect, EffectEnded, tell_end
+from refold.actors.shell.effects import tell_end
+from refold.actors.shell.messages import CancelEffect, EffectEnded
 from refold.events.core.cleaning import recorded_reason
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import SessionId

@@ -30,8 +30,8 @@ from refold.actors.calls.validation import checked_delta, checked_response
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.errors import AskTimeout
 from refold.actors.kernel.ref import ActorRef, Vital
-from refold.actors.shell.effects import CANCEL_GRACE_S, CallUnderWay, call_under_way, once_log_allows
-from refold.actors.shell.messages import CancelEffect, Cause, EffectEnded, Envelope, tell_end, teller
+from refold.actors.shell.effects import CANCEL_GRACE_S, CallUnderWay, call_under_way, once_log_allows, tell_end
+from refold.actors.shell.messages import CancelEffect, Cause, EffectEnded, Envelope, teller
 from refold.events.core.cleaning import error_words, is_finite
 from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import PersistenceError, ProviderError

@@ -336,7 +336,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                 performed = PerformedInRun(version, new, self._run_of(command, version))
                 self._give_again(command)
                 if isinstance(envelope, ChildInput) and self.effects.blocked:  # The call wants its run to go on.
-                    await self.receive(Envelope(ResumeRun(tools=self._setting.tools)))
+                    await self.actor.receive(Envelope(ResumeRun(tools=self._setting.tools)))
             case AllowTurn():
                 assert self._allowed is not None
                 performed = PerformedInRun(version, new, self._allowed)

@@ -31,10 +31,10 @@ from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Timer
 from refold.actors.kernel.ref import ActorRef, Vital
 from refold.actors.shell.cooperative import in_turns
-from refold.actors.shell.effects import CANCEL_GRACE_S, CallUnderWay, call_under_way, retry_pause_s
+from refold.actors.shell.effects import CANCEL_GRACE_S, CallUnderWay, call_under_way, retry_pause_s, tell_end
 from refold.actors.shell.folded_stream import FoldedStream
 from refold.actors.shell.journal import Journal
-from refold.actors.shell.messages import CancelEffect, EffectEnded, Later, tell_end, teller
+from refold.actors.shell.messages import CancelEffect, EffectEnded, Later, teller
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
 from refold.events.core.errors import (

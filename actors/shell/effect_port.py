@@ -4,12 +4,12 @@ Read `refold.actors.shell.event_sourced` for when each method is called. The rul
 end comes back as one `EffectEnded`; and what is decided from a result is the core's affair, never the port's.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
-from refold.actors.kernel.actor import Actor
+from refold.actors.kernel.ref import ActorRef, System
 from refold.actors.kernel.supervision import RestartPolicy
 from refold.actors.shell.effects import CANCEL_GRACE_S, StreamEffects
 from refold.actors.shell.messages import Envelope, Performed
@@ -22,6 +22,20 @@ from refold.events.core.records import StoredEvent
 S = TypeVar("S", bound=Versioned)
 C = TypeVar("C")
 E = TypeVar("E", bound=Event)
+
+
+class Shell(Protocol):
+    """As much of its actor as a port needs to know."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def actor_ref(self) -> ActorRef: ...
+    @property
+    def system(self) -> System: ...
+    async def receive(self, envelope: Envelope) -> Any:
+        """Handle an envelope within the handling of another one, and return the reply."""
+        ...
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -40,15 +54,13 @@ class EffectPort(Generic[S, C, E]):
     """
 
     # Set before anything is called; a port changes nothing of them.
-    actor: Actor
+    actor: Shell
     stream: StreamName
     """The actor's, which is its address."""
     state: S
     """Folded from the log; renewed with each batch."""
     effects: StreamEffects
     """What is known of the actor's work."""
-    receive: Callable[[Envelope], Awaitable[Any]]
-    """Has the actor handle an envelope within the handling of another one."""
 
     resumed_by: ClassVar[tuple[type, ...]] = ()
     """Commands after which blocked work begins; see `Recovery`."""

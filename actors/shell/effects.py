@@ -7,7 +7,7 @@ brought.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -15,8 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from refold.actors.kernel.clock import Clock, Timer
-from refold.actors.kernel.ref import System
-from refold.actors.kernel.reply import TIMER_RESOLUTION_S
+from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.ref import ActorRef, System
 from refold.actors.shell.messages import Along, Cause, EffectEnded
 from refold.events.core.errors import LogFormatError, LogInUse, PersistenceError
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
@@ -30,9 +30,6 @@ CANCEL_GRACE_S = 5.0
 
 RECORD_RETRY_S = 0.5
 """Pause before what the log refused is offered to it again; it doubles up to 32 times this."""
-
-LOOK_AT_CLOCK_S = 60.0
-"""How often a wait looks at the wall clock, which may be set."""
 
 
 def retry_pause_s(attempt: int) -> float:
@@ -79,6 +76,14 @@ class CallUnderWay:
 
 call_under_way: ContextVar[CallUnderWay | None] = ContextVar("call_under_way", default=None)
 """Set while a provider or a tool is called for a session, and in what they begin."""
+
+
+def tell_end(asker: ActorRef, ended: EffectEnded) -> None:
+    """Have the end of an effect taken to the actor that asked for it, as its system does that."""
+    try:
+        asker.system.courier(asker, ended)
+    except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
+        log.info("%s: the end of %s came too late: %s", asker.address, ended.key, error)
 
 
 class StreamEffects(msgspec.Struct, eq=False):
@@ -162,39 +167,6 @@ class StreamEffects(msgspec.Struct, eq=False):
         for own in (self.timers, self.ends_of_pauses, self.ends):
             own.clear()
         self.recovered = False
-
-    def set_timer(self, wait: WaitUntil, clock: Clock, time_us: int, due: Callable[[], object]) -> None:
-        """Have `due` called when the time of a wait may have come; `time_us` is the stream's, which never goes back."""
-        # There are two clocks. `due_at` is a date, and where the wall clock is set, it moves nearer or away. A pause
-        # is a length of time: it ends on the clock that is never set as well. That end is noted once for each wait, or
-        # the next instance would begin the pause anew.
-        key = wait.key
-        if wait.pause:
-            left_s = max(0, wait.due_at - max(clock.now_us(), time_us)) / 1_000_000
-            self.ends_of_pauses.setdefault(key, clock.monotonic_s() + left_s)
-
-        def look() -> None:
-            if self.has_come(wait, clock):
-                due()
-            else:  # A timer counts seconds; but the wall clock may be set, and the machine may sleep.
-                self.timers[key] = clock.call_later(min(self._left_s(wait, clock), LOOK_AT_CLOCK_S), look)
-
-        self.timers[key] = clock.call_later(min(self._left_s(wait, clock), LOOK_AT_CLOCK_S), look)
-
-    def has_come(self, effect: WaitUntil, clock: Clock) -> bool:
-        return self._left_s(effect, clock) < TIMER_RESOLUTION_S
-
-    def _left_s(self, effect: WaitUntil, clock: Clock) -> float:
-        left_s = (effect.due_at - clock.now_us()) / 1_000_000
-        end_s = self.ends_of_pauses.get(effect.key)
-        return left_s if end_s is None else min(left_s, end_s - clock.monotonic_s())
-
-    def overdue(self, clock: Clock) -> Iterator[WaitUntil]:
-        """Yield the waits whose time has come, earliest first, as far as they run when it is their turn."""
-        waits = [effect for effect in self.running.values() if isinstance(effect, WaitUntil)]
-        for wait in sorted(waits, key=lambda wait: wait.due_at):
-            if wait.key in self.running and self.has_come(wait, clock):
-                yield wait
 
     def forget_timer(self, key: str) -> None:
         self.ends_of_pauses.pop(key, None)

@@ -163,14 +163,6 @@ class Later(Vital, frozen=True):
     given: tuple[Any, ...] = ()
 
 
-def tell_end(asker: ActorRef, ended: EffectEnded) -> None:
-    """Have the end of an effect taken to the actor that asked for it, as its system does that."""
-    try:
-        asker.system.courier(asker, ended)
-    except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
-        log.info("%s: the end of %s came too late: %s", asker.address, ended.key, error)
-
-
 def teller(ref: ActorRef, message: object) -> Callable[[], None]:
     """Return what tells an actor a message now or later, whichever instance there is then."""
 

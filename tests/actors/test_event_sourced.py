@@ -10,7 +10,7 @@ import pytest
 from refold.actors import ActorRef, ActorSystem, EventSourcedActor, Journal, ManualClock
 from refold.actors.shell.effect_port import EffectPort, Recovery
 from refold.actors.shell.effects import EffectsInFlight
-from refold.actors.shell.messages import EffectEnded, Performed, read_state
+from refold.actors.shell.messages import EffectEnded, Envelope, Performed, read_state
 from refold.events import Effect, Event, EventCodec, PureCore, Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected, PersistenceError
 from refold.events.core.ids import EventRef, PayloadHash
@@ -122,6 +122,7 @@ class World:
         self.published: list[str] = []
         self.settled = 0
         self.blocks = False
+        self.joins = False
         self.instances = 0
 
 
@@ -144,6 +145,9 @@ class WorksPort(EffectPort[State, Command, WorkEvent]):
 
     def due(self, effect: WaitUntil) -> Command:
         return Finish(effect.key.removeprefix("wait:"))
+
+    def joins(self, envelope: Envelope) -> bool:
+        return self.world.joins and isinstance(envelope.command, Want)
 
     def published(self, events: Sequence[Any]) -> None:
         self.world.published += [f"{type(item.event).__name__} {item.event.name} @{item.version}" for item in events]
@@ -195,7 +199,7 @@ class Setup:
         self.world = World()
         self.in_flight = EffectsInFlight()
         self.system = ActorSystem(clock=self.clock, passivate_after_s=None)
-        journal = Journal(self.store)
+        self.journal = journal = Journal(self.store)
 
         def works(_: str) -> EventSourcedActor[State, Command, WorkEvent]:
             port = WorksPort(self.world)
@@ -209,6 +213,10 @@ class Setup:
 
     async def ask(self, message: object) -> Any:
         return await self.ref.ask(message, block=False)
+
+    async def ask_at_once(self, *messages: object) -> list[Any]:
+        """Return the reply to each of several messages that wait one behind the other, or its error."""
+        return await asyncio.gather(*(self.ask(message) for message in messages), return_exceptions=True)
 
     async def state(self) -> State:
         return await read_state(self.ref, lambda state: state, copied=True)
@@ -269,6 +277,24 @@ async def test_an_append_that_fails_after_it_took_effect_is_the_askers_error_and
     assert (setup.world.published, setup.world.begun) == (["Wanted a @1"], ["a"])
     with pytest.raises(CommandRejected):
         await setup.ask(Want("a"))
+
+
+async def test_messages_that_wait_together_are_recorded_in_one_transaction(setup: Setup) -> None:
+    setup.world.joins = True
+    await setup.ask(Want("a"))
+    commits = setup.journal.commits
+    envelopes = [Envelope(Want(name)) for name in "bcd"]
+    assert await setup.ask_at_once(*envelopes) == [Performed(2, True), Performed(3, True), Performed(4, True)]
+    assert (setup.journal.commits, setup.world.begun) == (commits + 1, ["a", "b", "c", "d"])
+
+
+async def test_a_message_that_is_refused_costs_those_that_waited_with_it_nothing(setup: Setup) -> None:
+    setup.world.joins = True
+    await setup.ask(Want("a"))
+    first, second, third = await setup.ask_at_once(*(Envelope(Want(name)) for name in "bac"))
+    assert (first, third) == (Performed(2, True), Performed(3, True))
+    assert isinstance(second, CommandRejected)
+    assert await setup.recorded() == ["Wanted a", "Wanted b", "Wanted c"]
 
 
 async def test_a_state_that_could_not_be_read_again_is_shown_to_nobody(setup: Setup) -> None:

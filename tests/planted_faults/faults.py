@@ -54,7 +54,10 @@ class Fault(Edit, frozen=True, kw_only=True, forbid_unknown_fields=True):
 PARTS: dict[str, tuple[str, ...]] = {
     "core, views": ("refold.events.",),
     "journal": ("refold.actors.shell.journal", "refold.actors.shell.folded_stream"),
-    "effects": ("refold.actors.shell.event_sourced", "refold.actors.shell.effects", "refold.actors.hosted"),
+    "effects": (
+        *(f"refold.actors.shell.{name}" for name in ("effects", "event_sourced", "joined", "timers")),
+        "refold.actors.hosted",
+    ),
     "kernel": ("refold.actors.kernel.", "refold.actors.cancellation"),
     "providers": ("refold.providers.",),
     "session": ("refold.actors.agent.session",),
