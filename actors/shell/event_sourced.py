@@ -166,14 +166,14 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         if ended.attempt and effects.unrecorded.get(key) is not ended:
             return  # It was offered again meanwhile.
         try:
+            await self.require_durable_state()  # Also where there is nothing to record: it is reconciled below.
+            version = self._log.version
             if ended.command is not None or ended.evidence is not None:
-                await self.require_durable_state()
-                version = self._log.version
                 recorded = await self._log.record(ended, effects.running.get(key) or effects.cancelled.get(key))
         except PersistenceError as error:
             # The work is done and must not be done again: it counts as running until its result is in the log. Where
             # the state was folded again and has grown, it is, although the append failed.
-            if self._log.stale or self._log.version == version:
+            if not self._recovered or self._log.stale or self._log.version == version:
                 log.warning("%s: the result of %s is not recorded yet: %s", self.address, key, error)
                 self._timers.offer_again(ended)
                 return

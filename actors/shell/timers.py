@@ -139,6 +139,7 @@ class Timers:
         set_timer()
 
     async def _look_at_clock(self, key: str) -> None:
+        await self._shell.require_durable_state()
         wait = self._effects.running.get(key)
         if isinstance(wait, WaitUntil) and key not in self._effects.unrecorded:
             if self._has_come(wait):

@@ -122,6 +122,7 @@ class World:
         self.published: list[str] = []
         self.settled = 0
         self.blocks = False
+        self.recovery: tuple[Command, ...] = ()
         self.joins = False
         self.instances = 0
 
@@ -156,7 +157,8 @@ class WorksPort(EffectPort[State, Command, WorkEvent]):
         self.world.settled += 1
 
     def recovery(self, wanted: Sequence[Effect]) -> Recovery:
-        return Recovery(blocked=frozenset(effect.key for effect in wanted if self.world.blocks))
+        blocked = frozenset(effect.key for effect in wanted if self.world.blocks)
+        return Recovery(self.world.recovery, blocked=blocked)
 
     def failed(self, effect: Effect | None, command: Command, error: Exception) -> Command | None:
         return Finish(command.name, f"unrecordable: {error}")
@@ -376,6 +378,49 @@ async def test_a_result_outlives_an_unreadable_log_and_a_restart_of_its_actor(se
     await setup.clock.advance(1)
     assert (await setup.state()).done == {"a": "result"}
     assert (setup.world.begun, setup.world.instances) == (["a"], 2)
+
+
+async def test_the_end_of_work_begins_nothing_that_is_not_in_the_log(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    await setup.ask(Drop("a"))
+    setup.store.faults, setup.store.unreadable = ["before"], True
+    with pytest.raises(PersistenceError):
+        await setup.ask(Want("b"))  # In memory it is wanted, until the log can be read again.
+    setup.ref.tell(EffectEnded(key="work:a"))
+    await setup.clock.settle()
+    setup.store.unreadable = False
+    await setup.clock.advance(60)
+    assert (setup.world.begun, await setup.recorded()) == (["a"], ["Wanted a", "Dropped a"])
+    await setup.ask(Want("c"))
+    assert setup.world.begun == ["a", "c"]
+
+
+async def test_the_end_of_work_costs_other_work_nothing_where_the_log_cannot_be_read_after_a_restart(
+    setup: Setup,
+) -> None:
+    await setup.ask(Want("a"))
+    await setup.ask(Want("b"))
+    setup.store.unreadable = True
+    setup.ref.tell(Fail())
+    await setup.clock.advance(1)
+    setup.ref.tell(EffectEnded(key="work:a"))
+    await setup.clock.settle()
+    setup.store.unreadable = False
+    await setup.clock.advance(60)
+    assert setup.world.cancelled == []
+    await setup.ended("b", "result")
+    assert (setup.world.begun, (await setup.state()).done) == (["a", "b", "a"], {"b": "result"})
+
+
+async def test_work_of_an_earlier_process_waits_for_its_recovery_whatever_else_ends(setup: Setup) -> None:
+    await setup.left_wanting_a()
+    setup.world.recovery = (GoOn("go-on"),)
+    setup.store.faults = ["before", "before"]
+    await setup.ended("late")  # It was begun before this process had the log, and given up.
+    assert (setup.world.begun, await setup.recorded()) == ([], ["Wanted a"])
+    await setup.clock.advance(60)
+    assert await setup.recorded() == ["Wanted a", "Wanted go-on", "Done late"]
+    assert setup.world.begun == ["a", "go-on"]
 
 
 async def test_a_restart_in_the_middle_of_work_does_not_begin_it_again(setup: Setup) -> None:

@@ -15,6 +15,7 @@ from refold.events.session.events import InputQueued, RunCompleted, TimerFired
 from refold.inspection.session_view import view_session
 from refold.sessions.inputs import first_time, next_time, repeat_of
 from refold.stores import InMemoryStore
+from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, dying, events_of, opened
 
 HOUR = timedelta(hours=1)
@@ -93,6 +94,21 @@ async def test_a_crash_repeats_no_due_time_and_loses_none(memory: InMemoryStore)
     async with reminded(memory, clock) as session:
         assert len(await passed(clock, session, 0, 1)) == 1
         assert len(await passed(clock, session, 3600, 2)) == 2
+
+
+async def test_a_reminder_whose_time_comes_while_the_log_cannot_be_read_comes_later(
+    memory: InMemoryStore,
+) -> None:
+    clock, store, failures = clock_at(BEGIN), FailingStore(memory), list[Any]()
+    async with reminded(store, clock, on_failure=failures.append) as session:
+        await session.remind("Look.", every=HOUR)
+        await clock.advance(600)  # The session is not in memory any more.
+        store.fail_reads(lambda: OSError(5, "Input/output error"), of="session/s")
+        await clock.advance(3600)
+        store.mend()
+        await passed(clock, session, 60, 1)
+        [fired] = await events_of(session, TimerFired)
+        assert (fired.next_at, failures) == (us(BEGIN + HOUR * 2), [])
 
 
 async def test_a_clock_that_is_put_back_or_forward_repeats_no_due_time(memory: InMemoryStore) -> None:
