@@ -212,6 +212,11 @@ class ActorCell(Mailbox[CellSystem]):
 
     def _activate(self) -> None:
         """Handle messages until none is left, one has to wait, or the rest of the loop has waited long enough."""
+        # A task for each message would cost more than most handlers do, so they are called here, in a callback of the
+        # loop. One that has to wait returns a coroutine, which has not taken its first step, so that a task can begin
+        # it as if it had been called there. From then on only the task may handle messages, or two would be handled at
+        # a time. So every way to a task returns at once; `_running` stays set, by which a message that comes before the
+        # task's first step is only queued; and the task goes on with the same queue.
         actor, queue = self.actor, self._queue
         if actor is None:
             self._continue_in_task()
@@ -404,6 +409,8 @@ class ActorCell(Mailbox[CellSystem]):
             if reply is not None:
                 reply.settle(error=stopped)
             return
+        # Askers are told before the restart and not after it. Its pauses grow; and the new instance may ask, in
+        # `on_start`, the very actor that waits here for its answer and handles nothing until it has it.
         self._fail_along(self._for_asker(error))
         if reply is not None:
             reply.settle(error=self._for_asker(error))
@@ -412,6 +419,8 @@ class ActorCell(Mailbox[CellSystem]):
         else:
             reason = f"the actor failed on it: {error_words(error)}"
             self.system.supervisor.parked.append(ParkedMessage(address=self.address, message=message, reason=reason))
+        # A refusal is an answer that the handler chose. Were it a failure, one caller with wrong arguments could
+        # restart the actor of all others, and have it stopped for failing too often.
         if isinstance(error, RefoldError):
             return
         failed, self.actor = self.actor, None

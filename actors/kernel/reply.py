@@ -365,6 +365,10 @@ class Handling:
         A wait that would never end settles `reply` with AskCycle, and withdraws it: if its message is still queued,
         it is never handled.
         """
+        # On one loop nothing happens between the look for a circle and the note. So of the waits that make up a circle
+        # the last finds all others noted, in whichever order they came: where A asks B and B asks A, the second to wait
+        # is told. Two that wait on different loops may look at the same moment and find nothing; then the timeout of an
+        # ask ends the circle.
         if not self.active():
             return  # what waits was started by a handler that has returned: its actor is free to answer
         circle = _circle(reply.answerer, self.cell)

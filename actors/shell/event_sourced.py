@@ -131,6 +131,9 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     def reconcile(self, backed_off: str = "") -> None:
         """Cancel work that is not wanted any more, and begin what is wanted; `backed_off` has had its pause."""
+        # What the state wants is compared with what runs, by key. It does not follow from the batch that was recorded
+        # last: an append that failed may have taken effect, and a fold takes many batches at once. So this may be
+        # called after anything that happened, and a second call changes nothing.
         effects = self._effects
         try:
             wanted = {effect.key: effect for effect in self._log.wanted()}
@@ -140,8 +143,10 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             raise
         for effect in effects.no_longer_wanted(wanted):
             self._port.cancel(effect)
-        # Work that was cancelled may still act on the world. Until all of it has told its end, or the grace period is
-        # over, nothing begins beside it, and the port does not learn that the state has settled.
+        # Work that was cancelled may still act on the world. A run is cancelled while its tool pays a bill; the next
+        # run asks beside it whether the bill is paid, hears no, and pays it again. So nothing begins until all
+        # cancelled work has told its end, or the grace period is over; and only then the port learns that the state has
+        # settled, which the callers of the run wait for.
         if effects.cancelled:
             self._timers.begin_grace()
             return
@@ -162,6 +167,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         self._port.settled()
 
     async def effect_ended(self, ended: EffectEnded) -> None:
+        """Record what an effect brought, or keep it until the log takes it; then reconcile."""
         effects, key, recorded, version = self._effects, ended.key, False, 0
         if ended.attempt and effects.unrecorded.get(key) is not ended:
             return  # It was offered again meanwhile.
@@ -226,6 +232,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         await self.try_to_recover(0)
 
     async def try_to_recover(self, attempt: int) -> None:
+        """Go on from the log, or later where it fails."""
         try:
             if self._recovered and self._log.stale:
                 await self._log.rebuild()
@@ -238,6 +245,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             self._timers.recover_later(attempt)
 
     async def require_durable_state(self) -> None:
+        """Return when the state is what the log says; raises where the log cannot be read."""
         if not self._recovered:
             await self._recover()
         elif self._log.stale:
@@ -245,13 +253,18 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     async def _recover(self) -> None:
         # Fold, recover, reconcile: there is no other recovery. What an earlier instance of this process began is in
-        # `_effects` and goes on. Where there is none, and the state wants work, a process has ended: the port decides.
+        # `_effects` and goes on: begun again, a tool's body would run twice. Where nothing runs and the state wants
+        # work, the process that did it is gone, and how far it came is not known: the port decides. That was done where
+        # an actor was let go while it waited (`effects.recovered`). Its next instance must not take that for a crash,
+        # since a run that has crashed a few times is parked.
         await self._log.fold()
         effects, wanted = self._effects, self._log.wanted()
         if wanted and not effects.recovered and not effects.carried_out():
             recovery = self._port.recovery(wanted)
             effects.blocked |= recovery.blocked
-            if recovery.commands:  # Nothing else is admitted before they are recorded.
+            # They decide of each interrupted call whether it runs again. Where the log refuses them, `_recovered` stays
+            # False, and the next message comes here again before anything is admitted, or begun by `reconcile`.
+            if recovery.commands:
                 await self._log.perform(recovery.commands)
         self._recovered = effects.recovered = True
         for ended in effects.unrecorded.values():

@@ -137,6 +137,8 @@ class Journal:
                 loop.call_soon(self._go_on)  # What others append in this turn of the loop shares the transaction.
             else:
                 self._begin_writer()
+        # A caller that left now would fold its stream while the batch is on its way to the file. The fold would lack
+        # it, and the actor would answer, and begin work, by a state that the log contradicts a moment later.
         cancelled: asyncio.CancelledError | None = None
         while (outcome := entry.outcome) is None:
             try:
@@ -221,6 +223,8 @@ class Journal:
             self._idle = None
 
     def _take_group(self) -> dict[PayloadHash, bytes]:
+        # Those of a refused group go before what came later: a breaker appends without waiting for its last append, and
+        # its version 6 would be refused where it overtakes version 5.
         if self._alone:
             self._group = [self._alone.popleft()]
         else:

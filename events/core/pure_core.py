@@ -287,8 +287,11 @@ def replan(
 ) -> Plan[S, E]:
     """Decide what follows from `stimulus`: each event is followed by what it causes before its next sibling is."""
     # A stack, so that the batch is in depth-first order: `react` never sees a state that lacks the consequences of an
-    # older sibling, and a decision is never taken from a state that is out of date. Live and in replay alike, the batch
-    # follows from the stimulus alone; that is why the log records commands only as what they became.
+    # older sibling, and a decision is never taken from a state that is out of date. With a queue it would be: a person
+    # allows a call and all like it, so two decisions follow. Each is asked what comes next before what the other one
+    # causes is true, and both answer that the same call starts.
+    # Live and in replay alike, the batch follows from the stimulus alone; that is why the log records commands only as
+    # what they became.
     events: list[E] = []
     waiting: list[E] = [stimulus]
     evolve, react = core.evolve, core.react

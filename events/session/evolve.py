@@ -566,6 +566,10 @@ def evolve(state: SessionState, event: ev.SessionEvent) -> SessionState:
 
 
 def _note_wait(run: Run, at: int) -> None:
+    # What a person takes is not the run's time: one who decides on Monday must not find that the run timed out on
+    # Friday. Whether the run waits is asked of the state after each event, and not noted where a call is put to a
+    # person or decided: a call that runs beside it keeps the run from waiting, so the wait begins with that one's
+    # result; and of two calls that wait, the first decision may end no wait.
     if run.waiting_since is None:
         run.waiting_since = at
     else:

@@ -475,6 +475,10 @@ def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: TurnCall) -
 
 def _may_start(turn: Turn) -> bool:
     """Tell whether the next call may start: observing calls run beside each other, all others alone and in order."""
+    # The model gave the calls in an order, and "write, then read" is not "read, then write". So a call that changes
+    # something starts when all before it are answered, and none starts beside it. One that only observes may start
+    # beside others of its kind. To look at the first open call is enough: calls start in their order, so where that one
+    # only observes, none that changes something has started behind it.
     call = turn.calls[turn.next_start]
     if call.approval == "requested" or len(turn.running) >= CALLS_RUNNING_MAX:
         return False

@@ -112,6 +112,9 @@ class RunHandle(Generic[Out_co]):
             return ended_status(await access.result(await finished_at(access, ended)))
 
     async def _finished(self, access: SessionAccess, bus: EventBus) -> FinishedRun:
+        # First the follower, then the look at the state. In the other order a run could end between the two, and would
+        # be waited for until the runtime closes. A run that has ended in the log may still have a tool at work here
+        # (`is_ending`); a caller who has its result can rely on it that nothing of the run acts any more.
         with bus.follow(self.session) as follower:
             bus.await_only(self.session, self.run, follower)
             ended = await access.read(lambda state: ended_in(state, self.run))

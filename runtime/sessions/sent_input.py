@@ -177,6 +177,10 @@ class SentInput:
 
     async def done(self) -> None:
         """Return when `is_done`; a caller who is cancelled abandons the run, and still waits."""
+        # Not `await self._task`: where its caller is cancelled, that would cancel the task, which alone can cancel the
+        # run of an input that is on its way to the log. The run would go on, and spend, with no caller left. So each
+        # caller waits on a future of its own, and one who is cancelled stays until the end of the run is recorded, or
+        # for as long as `abandon` allows.
         gone: asyncio.CancelledError | None = None
         while not self.is_done:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -314,7 +314,12 @@ class WalWatch:
 
 
 class LogPlace:
-    """Remembers which files the log and its WAL were at the opening, and how far they reach."""
+    """Remembers which files the log and its WAL were at the opening, and how far they reach.
+
+    The writing thread and the loop use it without a lock. What changes it belongs to a write, to opening anew or to
+    closing, of which one has its turn at a time (`refold.stores.sqlite.sides`). A reader calls `require_log` at any
+    time, which goes only by what the first opening has set for good.
+    """
 
     def __init__(self, log: Path, *, keeps_acknowledged: bool = True) -> None:
         """Remember nothing yet.

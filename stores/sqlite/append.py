@@ -196,6 +196,9 @@ class LogWriter:
         if row is None:
             raise LogFormatError(f"the log {self._log} is damaged: its table `log` is empty; restore it from a backup")
         incarnation, position = row
+        # The lock file can be removed. Then another process locks a new one and opens the log, which counts the
+        # incarnation up. An append compares it inside its write transaction: were it compared before, the other process
+        # could open the log between the look and the commit, and both would write on from the same position.
         if incarnation != self._incarnation:
             raise LogInUse(str(self._log), pid=None, host=None)
         if type(position) is not int or not 0 <= position <= POSITION_MAX:

@@ -103,6 +103,9 @@ class LogOwnership:
     def _try_acquire(cls, log: Path) -> "LogOwnership":
         if fcntl is None:
             raise ConfigError("an SQLite log needs POSIX file locks, which this system lacks; use InMemoryStore")
+        # Looked up, opened, locked and entered in one piece. The system grants a process a lock that it has already. So
+        # two threads that both looked before either was entered would both own the log; and the one that closes its
+        # descriptor first would take the lock from the other.
         with _guard:
             _release_abandoned(log)
             descriptor, identity = _open_lock_file(log)

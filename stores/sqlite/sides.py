@@ -7,6 +7,18 @@ Read `refold.stores.sqlite.read` and `refold.stores.sqlite.append` for what is r
   change, which makes no WAL beside it. Whether that held is checked after the read.
 - A write is waited for until its outcome is known, also by a caller that is cancelled; and after a write whose outcome
   cannot be known, the file is closed, opened and examined again before anything else is written.
+
+Threads and locks. Each connection has one thread, which runs what it is given in order. The loop waits for it by a
+future, and joins it only where it has nothing left to do; no thread waits for the loop. A write has the writing side's
+turn (`_turn`, or `_begun` where it has no task), and so have opening anew and closing. What both sides go by, which
+files the log and its WAL are, is changed in that turn only. A reader that connects holds `_connecting`. Neither lock is
+waited for under the other: opening anew takes the reader's connection away without `_connecting`, and one that was just
+being made is closed, since `_disconnected` says that it is too old. The lock of threads in `ownership` is held for a
+few calls of the system, and nothing is waited for under it.
+
+A write that takes too long loses its turn, and its thread may still be at it when the file is opened anew. SQLite's own
+lock keeps the two apart: the opening waits for it, or fails, and then counts the incarnation up. So what hung is in the
+log by then, or is refused.
 """
 
 import asyncio
