@@ -567,6 +567,27 @@ async def test_a_time_whose_command_is_refused_comes_again_after_growing_pauses(
         assert len(world.failures) == 11
 
 
+async def test_a_core_that_cannot_say_what_is_pending_costs_its_own_actors_a_clear_error_each_time(
+    world: World,
+) -> None:
+    class Unsure(JobCore):
+        def pending(self, state: Jobs) -> list[Effect]:
+            if state.wanted:
+                raise KeyError("a fault of pending")
+            return []
+
+    await append(world.store, "one", [Wanted(job="a")])
+    async with world.system() as system:
+        jobs = await system.host("jobs", Unsure)
+        await world.clock.settle()
+        for _ in range(20):
+            with pytest.raises(CoreFailed, match=r"Unsure\.pending fails on the Jobs of version 1: KeyError"):
+                await jobs.ask("one", Drop("a"))
+        with pytest.raises(CoreFailed, match=r"Unsure\.pending fails on the Jobs of version 1: KeyError"):
+            await jobs.ask("two", Want("a"))
+        assert await jobs.ask("two", Collect(names=["a"])) == Performed(1, True)
+
+
 @pytest.mark.parametrize("call", range(1, 5))
 async def test_a_core_that_fails_once_to_say_what_is_pending_keeps_no_work_from_being_done(
     world: World, call: int
@@ -628,6 +649,23 @@ async def test_a_kind_that_cannot_be_one_is_refused(world: World, kind: str) -> 
     async with world.system() as system:
         with pytest.raises(ConfigError):
             await system.host(kind, JobCore)
+
+
+async def test_a_core_whose_types_cannot_work_is_refused_before_its_kind_is_taken(world: World) -> None:
+    class Melting(msgspec.Struct):
+        """Not frozen, as a command must be."""
+
+    class Unfit(PureCore[Jobs, Melting, JobEvent]):
+        def admit(self, state: Jobs, command: Melting) -> JobEvent:
+            return Dropped(job="")
+
+        def evolve(self, state: Jobs, event: JobEvent) -> Jobs:
+            return state
+
+    async with world.system() as system:
+        with pytest.raises(ConfigError, match="Melting of Unfit must be frozen"):
+            await system.host("jobs", Unfit)
+        await world.host(system)
 
 
 async def test_two_kinds_live_side_by_side_and_ask_each_other(world: World) -> None:

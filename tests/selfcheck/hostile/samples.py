@@ -1,8 +1,8 @@
 """Sample logs for `tests.selfcheck.hostile`: small, with nearly every kind of event that a runtime records.
 
 One is of an agent with memory, knowledge, working memory, graph, breaker, subagent and approvals, with snapshots
-beside. It comes as an SQLite file and in JSON Lines. The others are the golden logs of agents that do one thing each,
-such as forks, handoffs, questions and retries.
+beside. It comes as an SQLite file and in JSON Lines. The others are golden logs: of a long life, and of agents that do
+one thing each, such as forks, handoffs, questions and retries.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from refold.agents.agent import Agent
 from refold.inspection.export import export_to_file
 from tests.golden import record_stores
 
-GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("format-1-core-[45]-*.db"))
+GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("format-1-core-[45]*.db"))
 
 
 def sample_agent() -> Agent:
