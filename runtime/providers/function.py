@@ -78,7 +78,7 @@ def _takes_request(function: Callable[..., object]) -> bool:
         signature = inspect.signature(function)
         signature.bind(None)
     except (TypeError, ValueError) as error:
-        entry = function if inspect.isroutine(function) else type(function)
+        entry = function if hasattr(function, "__qualname__") else type(function)
         raise ConfigError(
             "a function that is a provider takes the prompt or the request, and "
             f"{entry.__module__}.{entry.__qualname__} does not: {without_addresses(str(error))}"
