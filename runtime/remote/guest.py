@@ -144,6 +144,7 @@ class Guest:
         former, self._former = self._former, None
         if former is not None:
             await former.close()
+        store.read_one_file()
         self._system, self._reading.store = system, store
         self._mirror = self._mirror_from(position)
         return self

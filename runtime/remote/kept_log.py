@@ -101,6 +101,8 @@ class ReadLog:
     def __init__(self, store: EventStore) -> None:
         self.store = store
         self.folded = Folds()
+        if isinstance(store, SQLiteStore):
+            store.read_one_file()
 
     async def state(self, session: SessionId) -> SessionState:
         """Return the state of a session as the log has it now, which is not the caller's own; none of a deleted one."""

@@ -100,7 +100,9 @@ class ReadingSide:
         self._connection: SQLiteConnection | None = None
         self._connected_to: LogSource | None = None
         self._file: tuple[int, ...] = ()
-        """Device and inode of what a reader has read so far; an owner knows where its log is by itself."""
+        """Device and inode of what a reader has read first; an owner knows where its log is by itself."""
+        self.one_file = False
+        """Whether another file in the place of that one is not read, as where states are kept of what was read."""
         self._connecting = asyncio.Lock()
         self._disconnected = 0
         """Times that the connection was closed on demand."""
@@ -111,7 +113,7 @@ class ReadingSide:
         for _ in range(READ_TRIES_MAX):
             source = self._source(self._log)
             self._file = self._file or source.unchanged[:2]
-            if source.unchanged[:2] != self._file:
+            if self.one_file and source.unchanged[:2] != self._file:
                 raise LogReplaced(f"the log {self._log} was replaced by another file while it was open; open it again")
             connection = await self._connect(source)
             try:

@@ -426,6 +426,10 @@ class SQLiteStore:
         with _called(self._log, self._name):
             await writing.open_anew()
 
+    def read_one_file(self) -> None:
+        """Raise LogReplaced from now on where another file lies in the place of the one that was opened for reading."""
+        self._reading.one_file = True
+
     @property
     def is_copy(self) -> bool:
         """Whether a copy is read in place of a log whose WAL cannot be read where it lies."""
