@@ -241,6 +241,8 @@ EPISODE = AddEpisode(agent="a", content="it", importance=0.5)
         (EPISODIC_CORE, ChangeCapacity(capacity=0), "at least 1 episode, not 0"),
         (SEMANTIC_CORE, PutEntry(name="", value="v"), "needs a text as its key"),
         (SEMANTIC_CORE, PutEntry(name="k", value="v", tags=("",)), "the tags of 'k'"),
+        (SEMANTIC_CORE, PutEntry(name="k", value="v", embedding=vector(0, 0)), "of 'k' is zero in every place"),
+        (SEMANTIC_CORE, PutEntry(name="k", value="v", embedding=b"abc"), "the embedding of 'k' has no numbers"),
         (SEMANTIC_CORE, ChangeDimension(dimension=0), "at least 1, not 0"),
         (WORKING_CORE, SetItem(name="", value="v"), "needs a text"),
         (WORKING_CORE, ChangeRoom(capacity=0), "at least 1"),
