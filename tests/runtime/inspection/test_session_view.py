@@ -1,7 +1,9 @@
 """What is to be seen of a session at each version and of a damaged one; the transcripts show how it is written."""
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,17 @@ def test_sessions_are_found_by_what_they_are(tmp_path: Path, kind: str) -> None:
         assert run("sessions", log, "--status", "well").exit_code == 2
         assert "USER" in run("sessions", log).stdout
         assert "user alice · plan=pro · lang=pt" in run("show", log, "d").stdout
+
+
+def test_a_session_in_a_file_whose_rows_make_no_sense_hides_no_other(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    asyncio.run(four_sessions(log))
+    with contextlib.closing(sqlite3.connect(log, isolation_level=None)) as database:
+        bobs = "(SELECT id FROM streams WHERE name = 'session/b')"
+        assert database.execute(f"UPDATE events SET correlation = 'x' WHERE stream = {bobs}").rowcount
+    listed = json.loads(run("sessions", log, "--json").stdout)["sessions"]
+    damaged = {each["session"]: each["status"] == "damaged" for each in listed}
+    assert damaged == {"a": False, "b": True, "c": False, "d": False, "d/call_12_0": False}
 
 
 async def found_as_wanted(log: Any) -> dict[str, tuple[Any, ...]]:

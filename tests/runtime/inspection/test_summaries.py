@@ -45,6 +45,7 @@ def responded(**fields: object) -> ev.ModelResponded:
     [
         (ev.InputQueued(content=TEXT), "hello"),
         (ev.InputQueued(content=TEXT, cancelled=True), "hello (cancelled before it was accepted)"),
+        (ev.InputQueued(content=TEXT, joins=RUN), "hello (joins run_3)"),
         (ev.InputQueued(content=TEXT, reminder=3), "hello (the reminder of version 3)"),
         (
             ev.InputQueued(content=TEXT, options=RunOptions(model="small", output_instruction="…")),
