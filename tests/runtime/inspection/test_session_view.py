@@ -128,7 +128,7 @@ def test_a_session_in_a_file_whose_rows_make_no_sense_hides_no_other(tmp_path: P
     asyncio.run(four_sessions(log))
     with contextlib.closing(sqlite3.connect(log, isolation_level=None)) as database:
         bobs = "(SELECT id FROM streams WHERE name = 'session/b')"
-        assert database.execute(f"UPDATE events SET correlation = 'x' WHERE stream = {bobs}").rowcount
+        assert database.execute(f"UPDATE events SET chain = NULL WHERE stream = {bobs}").rowcount
     listed = json.loads(run("sessions", log, "--json").stdout)["sessions"]
     damaged = {each["session"]: each["status"] == "damaged" for each in listed}
     assert damaged == {"a": False, "b": True, "c": False, "d": False, "d/call_12_0": False}
