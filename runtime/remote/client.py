@@ -45,6 +45,7 @@ from refold.remote.protocol import (
     InboxEntry,
     InboxOutcome,
     Refused,
+    RowGone,
     checked_queue,
     decoded_outcome,
     encoded_command,
@@ -135,7 +136,7 @@ async def give(
 
     Raises:
         ConfigError: there is no such session, or the log is a text log.
-        CommandRejected: the key was used for another command, or the command was taken back.
+        CommandRejected: the key was used for another command.
         PersistenceError: the log or its inbox cannot be used. The command is not in the inbox any more, unless a
             runtime owns the log: then its key tells later what came of it.
     """
@@ -156,11 +157,17 @@ async def give(
             outcome = decoded_outcome(await listener.give(session, required_key(key), given, timeout_s=timeout_s))
             if outcome is not None:
                 return Given(session=SessionId(session), key=key, outcome=outcome)
-        entry = await inbox.put(session, command, key)
-        listener.ring()
-        if entry.outcome is not None:
-            return Given(session=entry.session, key=entry.key, outcome=entry.outcome, known=True)
-        return await _performed(log, inbox, entry, until_s, clock, wait_for_runtime)
+        while True:
+            entry = await inbox.put(session, command, key)
+            listener.ring()
+            if entry.outcome is not None:
+                return Given(session=entry.session, key=entry.key, outcome=entry.outcome, known=True)
+            try:
+                return await _performed(log, inbox, entry, until_s, clock, wait_for_runtime)
+            except RowGone:  # As after a clock that jumped by weeks; its key tells what came of it.
+                if clock.monotonic_s() >= until_s:
+                    raise
+                await _require_begun(log, inbox, session, command, may_begin)
 
 
 async def _require_begun(

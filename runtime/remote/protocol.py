@@ -94,6 +94,10 @@ class InboxEntry(msgspec.Struct, frozen=True, kw_only=True):
     """It was put there just now."""
 
 
+class RowGone(CommandRejected):
+    """A row is not in the inbox any more. Whether it was performed, its session knows by its key: put it there again."""
+
+
 _command_decoder: msgspec.json.Decoder[rows.GivenRow] = msgspec.json.Decoder(rows.GivenRow)
 _outcome_decoder: msgspec.json.Decoder[InboxOutcome] = msgspec.json.Decoder(InboxOutcome)
 
@@ -160,13 +164,13 @@ class Inbox:
         return _entry(row, new)
 
     async def outcome(self, entry: InboxEntry) -> InboxOutcome | None:
-        """Return what came of a row, or None if it still waits; raise CommandRejected if it is not there any more."""
+        """Return what came of a row, or None if it still waits; raise RowGone if it is not there any more."""
         outcome = (await self.outcomes([entry]))[entry.name]
-        if isinstance(outcome, CommandRejected):
+        if isinstance(outcome, RowGone):
             raise outcome
         return outcome
 
-    async def outcomes(self, entries: Sequence[InboxEntry]) -> dict[RowName, InboxOutcome | CommandRejected | None]:
+    async def outcomes(self, entries: Sequence[InboxEntry]) -> dict[RowName, InboxOutcome | RowGone | None]:
         """Return what came of each of many rows, None where it still waits; an error where it is not there any more."""
         found = await self.file.rows([entry.name for entry in entries], wait_s=self._wait_s)
         return {
@@ -174,10 +178,10 @@ class Inbox:
             for entry in entries
         }
 
-    def _gone(self, entry: InboxEntry) -> CommandRejected:
-        return CommandRejected(
-            f"the command with key {entry.key!r} is not in the inbox {self.file.path} any more: it was taken back, "
-            "or removed the file"
+    def _gone(self, entry: InboxEntry) -> RowGone:
+        return RowGone(
+            f"the command with key {entry.key!r} is not in the inbox {self.file.path} any more: it was taken back, its "
+            "outcome was removed as too old, or the file was removed; give it again with the same key"
         )
 
     async def waiting(self, session: str) -> list[InboxEntry]:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 import refold
-from refold.actors import ManualClock
-from refold.bell.listener import Alarm
+from refold.actors import Clock, ManualClock, SystemClock
+from refold.bell.listener import Alarm, Listener
 from refold.events.core.ids import SessionId, StreamName
 from refold.events.session.events import SessionDescribed
 from refold.events.session.state import SessionState
 from refold.remote import client, kept_log, mirror, protocol
-from refold.remote.rows import InboxDescribe
+from refold.remote import guest as guest_of_log
+from refold.remote.protocol import Inbox, InboxEntry, InboxOutcome
+from refold.remote.rows import InboxCancel, InboxDescribe
 from refold.remote.watching import outcome_within
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite.store import SQLiteStore
@@ -126,6 +128,39 @@ async def test_a_command_stays_in_an_inbox_that_cannot_be_read_in_time_since_oth
         assert not await session.describe(metadata={"plan": "paid"}, key="k")
     monkeypatch.undo()
     assert await session.describe(metadata={"plan": "paid"}, key="k")
+
+
+@pytest.mark.parametrize("by", ["guest", "connection"])
+async def test_who_waits_for_a_command_whose_outcome_a_jump_of_the_clock_removed_is_told_what_came_of_it(
+    log: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    inbox = await begun(log, "s")
+    jumped: list[InboxOutcome] = []
+
+    async def after_a_jump(asked: Inbox, entry: InboxEntry, seconds: float, clock: Clock) -> InboxOutcome | None:
+        if not jumped:
+            while (outcome := await asked.outcome(entry)) is None:  # noqa: ASYNC110 - another actor brings it about
+                await asyncio.sleep(0)
+            jumped.append(outcome)
+            other = await asked.put("s", InboxCancel(run=None), "other")
+            await asked.file.finish(other.name, b"{}", SystemClock().now_us() + 8 * 24 * 3600 * 1_000_000)
+        return await outcome_within(asked, entry, seconds, clock)
+
+    async def unheard(*_: object, **__: object) -> bytes:
+        return b""
+
+    for module in (client, guest_of_log):
+        monkeypatch.setattr(module, "outcome_within", after_a_jump)
+    monkeypatch.setattr(Listener, "give", unheard)
+    async with runtime_of(log, share=True) as owner, runtime_of(log, share=True) as guest:
+        asking = (await guest.session("s")) if by == "guest" else refold.connect(log).session("s")
+        result = await asking.send("and now?", key="k")
+        assert isinstance(result, refold.RunResult)
+        assert result.text == "Said."
+        asked = [message.text for message in await (await owner.session("s")).history() if message.role == "user"]
+    assert asked == ["hello", "and now?"]
+    assert len(jumped) == 1
+    assert await inbox.waiting(SessionId("s")) == []
 
 
 async def test_who_waits_in_a_log_where_nothing_happens_reads_no_session_anew(
