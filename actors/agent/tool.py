@@ -355,15 +355,17 @@ class ToolActor(Actor):
         )
         calling_tool.set(calling)
         running_context.set(message.where)
+        is_cancelled = False
         try:
             return await self._runner.run(self.tool, message.arguments, running.context)
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
             if running.silent is not None and self.actor_ref.is_alive():
                 raise running.silent from None
             raise
         finally:
             calling.over = True
-            running.context.end()
+            running.context.end(cancelled=is_cancelled)
 
     async def _tell_broken(self, running: _Running, text: str, kind: ErrorKind, error: Exception) -> None:
         """Tell that a call could not be carried out, and what is to become of its run."""
@@ -413,13 +415,11 @@ class ToolActor(Actor):
         )
         self._tell_end(running, EffectEnded(key=running.message.key, command=command, payloads={**payloads, **more}))
 
-    def _end_body(self, running: _Running) -> bool:
-        """Have a body end that has asked; False = it runs in a thread, and ends by itself."""
+    def _end_body(self, running: _Running) -> None:
+        """Have a body end that has asked; one that runs in a thread ends by itself."""
         task = running.task
-        if task is None or asyncio._get_running_loop() is not self.system.loop:  # None in a thread without one.
-            return False
-        task.cancel()
-        return True
+        if task is not None and asyncio._get_running_loop() is self.system.loop:  # None in a thread without one.
+            task.cancel()
 
     def _tell_asks(self, running: _Running, question: RecordQuestion) -> None:
         self._tell_end(running, EffectEnded(key=running.message.key, command=question))

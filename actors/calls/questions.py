@@ -131,22 +131,16 @@ class Questions:
         *,
         describe: Callable[[object], AnswerType],
         now_us: Callable[[], int],
-        end_body: Callable[[], bool],
+        end_body: Callable[[], None],
     ) -> None:
-        """Take what came of the call's first questions.
-
-        Args:
-            end_body: has the body end, and returns whether its task is cancelled for that; False = this is a thread,
-                whose body ends by what is raised there.
-        """
+        """Take what came of the call's first questions, on its body's loop; `end_body` ends that, from any thread."""
         self._call, self._attempt, self._answers = call, attempt, answers
         self._describe, self._now_us, self._end_body = describe, now_us, end_body
         self._asked = 0
         self.open: RecordQuestion | None = None
         """What the body has asked that has no answer yet."""
         self._over = False
-        self._is_cancelled = False
-        """Whether the body's task was cancelled for what is open."""
+        self._loop = asyncio.get_running_loop()
         self._waiting: list[asyncio.Future[None]] = []
         """Tasks of the body that wait until it has ended."""
 
@@ -171,7 +165,7 @@ class Questions:
                 raise call_is_over(self._call)
             if self.open is None:
                 self.open = self._command(number, question, wanted.schema, expires_at)
-                self._is_cancelled = self._end_body()
+                self._end_body()
             return True
 
         return AwaitedAnswer(lambda: self._read(number, wanted), suspend, self._until_over)
@@ -179,10 +173,10 @@ class Questions:
     def _until_over(self) -> "asyncio.Future[None]":
         """Return what is cancelled with the body's task, or fails where another task waits for it."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._is_cancelled:
+        if over.get_loop() is self._loop:
             self._waiting.append(over)
         else:
-            over.cancel()  # A loop in the thread of a plain tool.
+            over.cancel()  # A loop in a thread of the body, which ends by what is raised there.
         return over
 
     def deferred(self, result: DeferredResult) -> RecordQuestion:

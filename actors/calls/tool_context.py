@@ -99,39 +99,47 @@ class ToolWaits:
     """Which tools of a runtime wait for which sessions: a wait that would never end is refused at once."""
 
     def __init__(self) -> None:
-        self._waiting: dict[SessionId, list[CallingTool]] = {}
-        """The calls whose bodies wait for a session."""
+        self._waiting: dict[SessionId, list[tuple[CallingTool, bool]]] = {}
+        """The calls whose bodies wait for a session, and whether its run is cancelled with the call."""
 
-    def begin(self, system: System, session: SessionId, advice: str = _WITHOUT_WAITING) -> Callable[[], None]:
+    def begin(
+        self, system: System, session: SessionId, *, cancels: bool = False, may_end: bool = False
+    ) -> Callable[[], None]:
         """Take note that the body of a tool waits for a session, if one runs here; return what ends that.
 
-        `advice` is what the error says to do instead.
+        Args:
+            cancels: the session's run is cancelled with the tool's call.
+            may_end: what is waited for may come while the session waits for the tool, so that this is no circle.
 
         Raises:
             AskCycle: the session waits for that very tool, itself or by a chain of children and of tools' waits.
         """
-        calling = calling_tool.get()
-        if calling is None or calling.over or calling.system is not system:
+        calling = _calling_in(system)
+        if calling is None:
             return _nothing
-        waits_for = self._waits_for(calling)
-        if session in waits_for:
-            chain = [session]
-            while chain[-1] != calling.session:
-                chain.append(waits_for[chain[-1]])
-            below = [stream_name(SESSION_KIND, name) for name in chain]
-            raise AskCycle((*below, "its tool", below[0]), advice)
-        callers = self._waiting.setdefault(session, [])
-        callers.append(calling)
+        if not may_end:
+            _refuse(session, calling, self._waits_for(calling), _WITHOUT_WAITING)
+        callers, caller = self._waiting.setdefault(session, []), (calling, cancels)
+        callers.append(caller)
 
         def end() -> None:
-            callers.remove(calling)
+            callers.remove(caller)
             if not callers:
                 self._waiting.pop(session, None)
 
         return end
 
-    def _waits_for(self, calling: CallingTool) -> dict[SessionId, SessionId]:
-        """Return the sessions that wait for a call, each with what it waits for; the one of the call, with itself."""
+    def require_not_cancelled_with(self, system: System, session: SessionId, advice: str) -> None:
+        """Raise AskCycle, which ends with `advice`, in the body of a tool that is cancelled with the session's run."""
+        calling = _calling_in(system)
+        if calling is not None:
+            _refuse(session, calling, self._waits_for(calling, cancelled=True), advice)
+
+    def _waits_for(self, calling: CallingTool, *, cancelled: bool = False) -> dict[SessionId, SessionId]:
+        """Return the sessions that wait for a call, each with what it waits for; the one of the call, with itself.
+
+        `cancelled` leaves out those whose end would not cancel the call.
+        """
         waits_for, looked = {calling.session: calling.session}, set[SessionId]()
         calls = [calling]
         while calls:
@@ -141,11 +149,27 @@ class ToolWaits:
                 waits_for.setdefault(parent, child)
             for waited in [each for each in lineage if each not in looked]:
                 looked.add(waited)
-                for caller in self._waiting.get(waited, ()):
-                    if not caller.over:  # Else its session does not wait for what it has left behind.
+                for caller, cancels in self._waiting.get(waited, ()):
+                    # Where it is over, its session does not wait for what it has left behind.
+                    if not caller.over and (cancels or not cancelled):
                         waits_for.setdefault(caller.session, waited)
                         calls.append(caller)
         return waits_for
+
+
+def _calling_in(system: System) -> CallingTool | None:
+    """Return the call of a system whose body runs here, and has not ended."""
+    calling = calling_tool.get()
+    return calling if calling is not None and not calling.over and calling.system is system else None
+
+
+def _refuse(session: SessionId, calling: CallingTool, waits_for: dict[SessionId, SessionId], advice: str) -> None:
+    if session in waits_for:
+        chain = [session]
+        while chain[-1] != calling.session:
+            chain.append(waits_for[chain[-1]])
+        below = [stream_name(SESSION_KIND, name) for name in chain]
+        raise AskCycle((*below, "its tool", below[0]), advice)
 
 
 class ToolContext(Generic[D]):
@@ -191,20 +215,22 @@ class ToolContext(Generic[D]):
         """What the tool gave, where middleware changed its result, and its payloads."""
         self.hidden = False
         """Whether middleware changed its result, and what the tool gave is not kept."""
-        self.left_behind = False
-        """Whether the body goes on in a thread for which nothing waits; its reports are nobody's, and no error."""
         self._over = False
+        """Whether what still uses this was left behind by a body that had the time to await it."""
         self._cancel = cancel
         self._report = report
 
-    def end(self) -> None:
-        """Take note that the body has ended: what it has left behind can use this no more."""
-        self._over = True
+    def end(self, *, cancelled: bool) -> None:
+        """Take note that the body has ended: what it has left behind can use this no more.
+
+        Where the body was cancelled, threads that it could not await look at `cancel` and report as before.
+        """
+        self._over = not cancelled
         if self._questions is not None:
             self._questions.end()
 
     def _require_under_way(self) -> None:
-        if self._over and not self.left_behind:
+        if self._over and not self._cancel.cancelled:
             raise call_is_over(self.call)
 
     @property
@@ -214,7 +240,7 @@ class ToolContext(Generic[D]):
         A tool that has looked at it gets part of the grace period to return before its task is cancelled.
 
         Raises:
-            ConfigError: the call's body has ended; this is so of all methods.
+            ConfigError: the call's body has ended without being cancelled; this is so of all methods.
         """
         self._require_under_way()
         self.watches_cancel = True

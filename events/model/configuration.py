@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, TypeGuard, get_args
 
 import msgspec
 
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import INTEGER_MAX, clean_text
 from refold.events.core.content import JsonObject, Message
 from refold.events.core.errors import ConfigError, ProviderErrorKind, quoted
 from refold.events.core.ids import AgentId, PayloadHash, SessionId
@@ -244,14 +244,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         for field, good, wanted in (*_bounds_of_answers(self), *_bounds_of_runs(self)):
             if not good:
                 value = getattr(self, field)
-                most = " and below 2**63" if _is_number(value) and value >= COUNT_END else ""
+                most = " and below 2**63" if _is_number(value) and value > INTEGER_MAX else ""
                 raise ConfigError(f"AgentConfig.{field} must be {wanted}{most}, not {quoted(value)}")
         if self.budget is not None and self.budget.cost is not None and price_of(self.model, self.prices) is None:
             raise ConfigError(f"AgentConfig.budget limits the cost and AgentConfig.prices has none for {self.model!r}")
 
-
-COUNT_END = 1 << 63
-"""Counts are below it, since a log has integers of 64 bits."""
 
 Bounds: TypeAlias = tuple[tuple[str, bool, str], ...]
 """Fields, whether their values can work, and what values can."""
@@ -317,7 +314,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < COUNT_END
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= INTEGER_MAX
 
 
 def _is_none_or_count(value: object, least: int) -> bool:

@@ -273,7 +273,7 @@ async def delete_in(context: RuntimeContext, session: str, *, cancel: bool, fork
 def _require_no_tool_of(context: RuntimeContext, sessions: Iterable[SessionId]) -> None:
     """Raise AskCycle in a tool whose run is to be cancelled: that would cancel the tool, and the deletion with it."""
     for each in sessions:
-        context.tool_waits.begin(context.system, each, _AFTER_THE_RUN)()
+        context.tool_waits.require_not_cancelled_with(context.system, each, _AFTER_THE_RUN)
 
 
 async def delete_user_in(context: RuntimeContext, user: str, *, cancel: bool) -> UserDeletion:

@@ -38,8 +38,13 @@ Admit = Callable[[Published | None], Awaitable[None]]
 """Given an item that comes next, raises where its reader may not have it; None = something that was missed."""
 
 
-BeginWait = Callable[[], Callable[[], None]]
-"""Takes note that a reader waits, and returns what ends that; raises AskCycle where it would wait for itself."""
+class BeginWait(Protocol):
+    """Takes note that a reader of a run waits, and returns what ends that.
+
+    Raises AskCycle where the reader would wait for itself, unless what it waits for may come before that ends.
+    """
+
+    def __call__(self, *, may_end: bool) -> Callable[[], None]: ...
 
 
 class Publisher(Protocol):
@@ -69,7 +74,7 @@ class FollowableSession(msgspec.Struct, frozen=True):
     admit: Admit | None = None
     """None = its readers may have all."""
     begin_wait: BeginWait | None = None
-    """See `Subscription.begin_wait`, for readers that end with a run; None = nothing is noted."""
+    """None = nothing is noted."""
 
     def subscribe(
         self,
@@ -153,8 +158,8 @@ class Subscription:
         """The session that it follows; None = all."""
         self.wants: Callable[[Streamed | Progressed], bool] | None = None
         """What passes by and is of no interest is not counted as missed; None = everything is of interest."""
-        self.begin_wait: BeginWait | None = None
-        """Called when nothing is there and the reader begins to wait; None = nothing is noted."""
+        self.begin_wait: Callable[[], Callable[[], None]] | None = None
+        """Called when nothing is there and the reader begins to wait; it returns what ends that. None = nothing is."""
         self.told = 0
         """See `ToldReader`."""
         self._closed = True

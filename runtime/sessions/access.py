@@ -22,7 +22,7 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.actors.shell.cooperative import in_turns
 from refold.actors.shell.messages import Cause, Envelope, Performed, read_state
 from refold.context import RuntimeContext
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import INTEGER_MAX, INTEGER_MIN, clean_text
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import (
     Message,
@@ -80,13 +80,9 @@ def checked_flag(value: bool, what: str) -> bool:
     return value
 
 
-VERSION_END = 1 << 63
-"""Versions are below it; stores look for integers of 64 bits."""
-
-
 def checked_version(version: int, what: str = "version") -> int:
     """Return a version of a session as it can be looked for, or raise ConfigError."""
-    if type(version) is not int or not -VERSION_END < version < VERSION_END:
+    if type(version) is not int or not INTEGER_MIN <= version <= INTEGER_MAX:
         raise ConfigError(f"{what} must be a version of the session, an integer, not {quoted(version)}")
     return version
 
@@ -317,8 +313,8 @@ class SessionAccess:
 
     def followed(self) -> FollowableSession:
         """Return what readers of the session follow."""
-        admit, waits = self.named.admission(lambda: self.context.store), self.context.tool_waits
-        begin_wait = partial(waits.begin, self.context.system, self.session)
+        admit = self.named.admission(lambda: self.context.store)
+        begin_wait = partial(self.context.tool_waits.begin, self.context.system, self.session)
         return FollowableSession(self.session, self.context.event_bus, self.recorded_after, admit, begin_wait)
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:

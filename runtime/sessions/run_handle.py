@@ -199,7 +199,9 @@ class RunReader:
         if begun is not None:
             begun.go_back(input_of(run) - 1)
         self._subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run
-        self._subscription.begin_wait = followed.begin_wait
+        if (begin_wait := followed.begin_wait) is not None:
+            events = self._events  # Of a run that has begun more may come while it waits for the tool that reads it.
+            self._subscription.begin_wait = lambda: begin_wait(may_end=events.is_open)
 
     @property
     def ended(self) -> EndedRun | None:
@@ -234,7 +236,7 @@ class RunReader:
             PersistenceError: the log cannot be read; ask again.
             CommandRejected: the session turned out to be another user's.
             ActorStopped: the runtime closed before this reader had seen all events; the log has them.
-            AskCycle: a tool has read all that there is, and the session waits for that tool.
+            AskCycle: the run has not begun, and its session waits for the tool that reads.
         """
         while not self._over:
             item = await anext(self._subscription)

@@ -120,7 +120,8 @@ class SentInput:
             AskCycle: a tool would wait here for a session that waits for that tool.
         """
         waits = calling_tool.get() is not None and not detached
-        over = access.context.tool_waits.begin(access.context.system, access.session) if waits else None
+        begin = access.context.tool_waits.begin
+        over = begin(access.context.system, access.session, cancels=True) if waits else None
         self.run: RunId | None = None
         """Its run, once the input is durable."""
         self.ended_at: int | None = None

@@ -419,7 +419,6 @@ async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContex
     ended: asyncio.Future[LateOutcome[R]] = asyncio.get_running_loop().create_future()
 
     def keep(outcome: LateOutcome[R]) -> None:
-        context.left_behind = False
         if not ended.done():
             ended.set_result(outcome)
 
@@ -432,7 +431,6 @@ async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContex
     except asyncio.CancelledError:
         if not work.abandon(keep):
             return await work  # its end came first, or it was never begun, which raises
-        context.left_behind = True
         if not context.cancel.cancelled:
             raise
     outcome = await ended

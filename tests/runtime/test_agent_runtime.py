@@ -12,6 +12,7 @@ import pytest
 import refold
 from refold.actors import ManualClock
 from refold.events.model import payloads
+from refold.events.session.events import ToolCallCompleted
 from refold.stores import InMemoryStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, requests_of, results_of
@@ -173,6 +174,36 @@ async def test_a_tool_may_submit_to_its_own_session_and_cannot_wait_for_what_it_
         assert (await session.send("go")).text == "done"
         [result] = await results_of(session)
         assert (await (await session.run(result.text)).result()).text == "then"
+
+
+async def test_a_tool_may_read_the_run_that_it_is_part_of_until_another_call_has_its_result() -> None:
+    both_begun = asyncio.Event()
+
+    @refold.tool(tier="observe")
+    async def watch(context: refold.ToolContext[None]) -> str:
+        run = await (await runtime.session(context.session)).run(key="go")
+        seen: list[str] = []
+        async for item in run.stream():
+            if isinstance(item, refold.Progressed):
+                seen.append(str(item.report))
+            elif isinstance(item, refold.RecordedEvent):
+                seen.append(type(item.event).__name__)
+                if seen.count("ToolCallStarted") == 2:
+                    both_begun.set()
+                if isinstance(item.event, ToolCallCompleted):
+                    break
+        return " ".join(seen[-2:])
+
+    @refold.tool(tier="observe")
+    async def work(context: refold.ToolContext[None]) -> str:
+        await both_begun.wait()
+        context.progress("half")
+        return "worked"
+
+    calls = [refold.use("watch"), refold.use("work")]
+    async with talking(calls, refold.say("done"), tools=[watch, work]) as (session, runtime):
+        assert (await session.send("go", key="go")).text == "done"
+        assert [block.text for block in await results_of(session)] == ["half ToolCallCompleted", "worked"]
 
 
 async def test_a_wait_that_a_tool_has_left_behind_keeps_no_other_tool_from_waiting_for_its_session() -> None:

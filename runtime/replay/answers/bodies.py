@@ -92,7 +92,7 @@ def call_context(
         now_us: the time of the place in the log, microseconds since the epoch, UTC.
     """
 
-    def end_body() -> bool:
+    def end_body() -> None:
         raise NotComparable(UNANSWERED)
 
     return ToolContext(

@@ -32,6 +32,7 @@ from refold import (
 from refold.actors import ActorStopped, SystemClock
 from refold.events.core.errors import StreamDeleted
 from refold.events.core.ids import RunId, SessionId
+from refold.events.session.events import ToolCallStarted
 from refold.keeping import delete_session, deletion
 from refold.keeping.deletion import Deletion
 from refold.remote.mirror import Stuck, follow_run, joined_mirror
@@ -43,6 +44,7 @@ from refold.stores.sqlite import file
 from refold.stores.sqlite.inbox import InboxFile
 from tests.conformance import processes
 from tests.conformance.failing_store import FailingStore
+from tests.conformance.sessions import results_of
 from tests.runtime.command_line import run
 from tests.runtime.keeping.talks import Waiting, assert_sound, found, mark, talk, talked, talking
 from tests.runtime.talking import scripted
@@ -222,6 +224,46 @@ async def test_a_tool_that_its_deletion_would_cancel_is_told_and_may_have_it_don
         assert (await session.send("Forget me.", key="forget")).text == "You will be forgotten."
         await later[0]
         assert await runtime.sessions() == ([] if whole_user else ["other"])
+
+
+@pytest.mark.parametrize("way", ["send", "stream"])
+async def test_a_tool_may_have_a_session_deleted_that_reads_its_run_and_not_one_that_would_end_its_run(
+    way: str,
+) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def ask() -> str:
+        asked = await runtime.session("asked")
+        if way == "send":
+            begun.set()
+            return (await asked.send("And you?", key="asked")).text
+        async for item in (await asked.submit("And you?", key="asked")).stream():
+            if isinstance(item, RecordedEvent) and isinstance(item.event, ToolCallStarted):
+                begun.set()
+        return "read"
+
+    @tool
+    async def delete_asker() -> str:
+        await begun.wait()
+        try:
+            return str((await runtime.delete("asker", cancel=True)).session)
+        except AskCycle as error:
+            return str(error).partition(". ")[2]
+
+    script = [use("ask"), use("delete_asker"), say("That was it."), say("Bye.")]
+    async with scripted(*script, tools=[ask, delete_asker]) as runtime:
+        run = await (await runtime.session("asker")).submit("Ask the other.")
+        result = await run.result()
+        asked = await runtime.session("asked")
+        await (await asked.run(key="asked")).result()
+        (said,) = await results_of(asked)
+        if way == "send":
+            assert (result.text, await runtime.sessions()) == ("Bye.", ["asked", "asker"])
+            assert said.text.startswith("Delete it when the run has ended")
+        else:
+            assert (result.outcome, await runtime.sessions()) == (Cancelled(), ["asked"])
+            assert said.text == "asker"
 
 
 async def test_the_runtime_that_owns_the_log_deletes_for_other_processes(tmp_path: Path) -> None:

@@ -129,6 +129,68 @@ async def test_a_thread_that_a_tool_leaves_behind_is_told_that_it_gets_no_answer
         assert "is over" in str(error)
 
 
+@pytest.mark.parametrize("caught", [False, True])
+async def test_a_thread_that_a_cancelled_tool_could_not_await_sees_that_and_ends_in_order(caught: bool) -> None:
+    begun, body_ended, ended = asyncio.Event(), threading.Event(), threading.Event()
+    seen: list[object] = []
+
+    @tool
+    async def work(context: ToolContext[None]) -> str:
+        loop = asyncio.get_running_loop()
+
+        def steps() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            body_ended.wait(30)
+            try:
+                context.progress("half")
+                seen.append(context.cancel.cancelled)
+            except BaseException as error:  # noqa: BLE001 - Any error is shown.
+                seen.append(error)
+            ended.set()
+
+        try:
+            await asyncio.to_thread(steps)
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+        return "stopped"
+
+    async with talking(use("work"), tools=[work]) as (session, _):
+        run = await session.submit("go")
+        await begun.wait()
+        await run.cancel()
+        await run.result()
+        body_ended.set()
+        await asyncio.to_thread(ended.wait, 30)
+        assert seen == [True]
+
+
+async def test_a_loop_in_a_thread_of_an_async_tool_may_ask_beside_its_body() -> None:
+    raised: list[BaseException] = []
+
+    @tool(effect="pure")
+    async def both(context: ToolContext[None]) -> str:
+        async def ask(question: str) -> str:
+            return await context.ask(question)
+
+        def in_a_thread() -> None:
+            try:
+                asyncio.run(ask("And where not?"))
+            except BaseException as error:  # noqa: BLE001 - Any error is shown.
+                raised.append(error)
+
+        try:
+            return await context.ask("Where?")
+        finally:
+            await asyncio.to_thread(in_a_thread)
+
+    async with talking(use("both"), say("ok"), tools=[both]) as (session, _):
+        await session.submit("go")
+        (question,) = await _questions_of(session)
+        assert question.question == "Where?"
+        assert [type(error) for error in raised] == [asyncio.CancelledError]
+
+
 async def _questions_of(session: Session[Any]) -> Any:
     while not (questions := await session.questions()):  # noqa: ASYNC110 - What another thread does sets no event.
         await asyncio.sleep(0)
