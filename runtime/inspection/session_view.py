@@ -106,7 +106,10 @@ async def list_sessions(store: EventStore, **wanted: Unpack[SessionsWanted]) -> 
     fits, limit = _fitting(wanted), checked_page(wanted)
     found: list[ListedSession] = []
     size = SESSIONS_PER_PAGE if fits != EVERY else min(limit or SESSIONS_PER_PAGE, SESSIONS_PER_PAGE)
-    async for heads in _pages(store, wanted.get("user"), f"{SESSION_KIND}/{wanted.get('after') or ''}", size):
+    # What waits for a person is in flight, so that no session is read for this which ended or never ran.
+    in_flight = fits.statuses == {"waiting"}
+    after = f"{SESSION_KIND}/{wanted.get('after') or ''}"
+    async for heads in _pages(store, wanted.get("user"), after, size, in_flight):
         for head, outline in zip(heads, await _outlines(store, heads), strict=True):
             if (listed := await _listed(store, head, outline, fits)) is not None:
                 found.append(listed)
@@ -115,19 +118,24 @@ async def list_sessions(store: EventStore, **wanted: Unpack[SessionsWanted]) -> 
     return found[:limit]
 
 
-async def _pages(store: EventStore, user: str | None, after: str, size: int) -> AsyncIterator[list[StreamHead]]:
-    """Yield the ends of sessions' streams in order, page by page; of a user's only those that may be the user's."""
+async def _pages(
+    store: EventStore, user: str | None, after: str, size: int, in_flight: bool
+) -> AsyncIterator[list[StreamHead]]:
+    """Yield the ends of sessions' streams in order, page by page; of a user's only those that may be the user's.
+
+    `in_flight`: only those with effects in flight.
+    """
     if isinstance(user, str) and hasattr(store, "streams_with"):
         beginning = b'{"type":"%s","user":%s' % (DESCRIBED.encode(), msgspec.json.encode(user))
         found = await _with_forks(store, set(await cast("ListedLog", store).streams_with(beginning)))
         names = sorted(name for name in found if name > after)
         for first in range(0, len(names), SESSIONS_PER_PAGE):
             page = [await store.head(name) for name in names[first : first + SESSIONS_PER_PAGE]]
-            yield [head for head in page if head is not None]
+            yield [head for head in page if head is not None and (head.pending or not in_flight)]
         return
     heads = None
     while heads is None or len(heads) == size:
-        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=size)
+        heads = await store.list_streams(prefix=f"{SESSION_KIND}/", after=after, limit=size, with_pending=in_flight)
         yield heads
         after = heads[-1].stream if heads else after
 

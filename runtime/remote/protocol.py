@@ -95,7 +95,7 @@ class InboxEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowGone(CommandRejected):
-    """A row is not in the inbox any more. Whether it was performed, its session knows by its key: put it there again."""
+    """A row is not in the inbox any more. Its session knows by its key whether it was performed: put it there again."""
 
 
 _command_decoder: msgspec.json.Decoder[rows.GivenRow] = msgspec.json.Decoder(rows.GivenRow)

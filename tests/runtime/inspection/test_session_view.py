@@ -65,6 +65,42 @@ async def test_a_session_whose_rows_make_no_sense_is_damaged_and_hides_no_other(
     assert {each.session: each.status for each in listed} == {"alice": "completed", "bob": "damaged"}
 
 
+async def test_a_list_of_what_waits_reads_no_session_in_which_nothing_is_in_flight() -> None:
+    class ReadsStore(InMemoryStore):
+        read: set[str]
+
+        async def read_stream(
+            self, stream: str, *, after_version: int = 0, limit: int | None = None
+        ) -> list[StoredEvent]:
+            self.read.add(stream)
+            return await super().read_stream(stream, after_version=after_version, limit=limit)
+
+    @refold.tool(tier="confirm")
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    store = ReadsStore()
+    store.read = set()
+    script = [*[refold.say("Done.")] * 3, *[refold.use("pay", {"amount": 3})] * 2]
+    provider, config = refold.ScriptedProvider(script), refold.AgentConfig(model="m")
+    async with refold.AgentRuntime(config, provider=provider, tools=[pay], log=store) as runtime:
+        for name in ("a", "b", "c"):
+            await (await runtime.session(name, user="alice")).send("hello")
+        for name in ("bobs", "hers"):
+            session = await runtime.session(name, user="bob" if name == "bobs" else "alice")
+            async with (await session.submit("pay")).stream() as reader:
+                async for item in reader:
+                    if isinstance(item, refold.RecordedEvent) and isinstance(item.event, refold.ToolApprovalRequested):
+                        break
+        wanted: list[tuple[dict[str, Any], list[str]]] = [({}, ["bobs", "hers"]), ({"user": "alice"}, ["hers"])]
+        for which, names in wanted:
+            store.read.clear()
+            assert await runtime.sessions(status="waiting", **which) == names
+            assert store.read == {"session/bobs", "session/hers"}
+        assert await runtime.sessions(status="waiting", limit=1, after="bobs") == ["hers"]
+
+
 WANTED: list[tuple[dict[str, Any], list[str], str]] = [
     ({}, ["a", "b", "c", "d", "d/call_12_0"], ""),
     ({"user": "alice"}, ["a", "d", "d/call_12_0"], "--user alice"),
