@@ -158,9 +158,8 @@ def _cleaned_object(value: Mapping[object, object], depth: int) -> JsonObject:
     cleaned: JsonObject = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise _Unclean(
-                f"has the key {without_addresses(quoted(key)):.80} of type {type(key).__name__}; keys must be strings"
-            )
+            shown = without_addresses(quoted(key, 1_000))
+            raise _Unclean(f"has the key {shown:.80} of type {type(key).__name__}; keys must be strings")
         name = clean_text(str.__str__(key))
         if name in cleaned:
             raise _Unclean(f"has two keys that both become {quoted(name)}; rename one")
@@ -174,7 +173,7 @@ def _cleaned_object(value: Mapping[object, object], depth: int) -> JsonObject:
 
 def _cleaned_other(value: object, depth: int) -> Json:
     if isinstance(value, BaseException | type):
-        raise _Unclean(f"is {without_addresses(quoted(value)):.80}, which JSON has no form for; return its text")
+        raise _Unclean(f"is {without_addresses(quoted(value, 1_000)):.80}, which JSON has no form for; return its text")
     try:
         builtin = msgspec.to_builtins(value, order="deterministic", enc_hook=_serialised)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError) as error:

@@ -119,9 +119,11 @@ def answer_line(log: Path, session: str, question: str, schema: Mapping[str, obj
     """Return the command that answers a question, ready for a shell but for the answer.
 
     Args:
-        schema: what the answer must fit; where that is no text, it is given as JSON.
+        schema: what the answer must fit; where a text does not, it is given as JSON.
     """
-    value = "VALUE" if schema.get("type") == "string" else "--value JSON"
+    choices = schema.get("enum")
+    are_texts = isinstance(choices, list) and all(isinstance(choice, str) for choice in choices)
+    value = "VALUE" if not schema or schema.get("type") == "string" or are_texts else "--value JSON"
     return f"{_line('answer', str(log), session, question)} {value}"
 
 

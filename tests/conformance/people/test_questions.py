@@ -476,6 +476,34 @@ def test_threads_of_other_processes_answer_through_a_connection(tmp_path: Path) 
         assert result.text == "done"
 
 
+@pytest.mark.parametrize(
+    ("answer", "given"),
+    [
+        (refold.DeferredResult(), "VALUE"),
+        (refold.DeferredResult(type=Literal["red", "green"]), "VALUE"),
+        (refold.DeferredResult(type=Literal[1, 2]), "--value JSON"),
+        (refold.DeferredResult(type=str | None), "--value JSON"),
+    ],
+)
+def test_an_answer_that_may_be_text_is_asked_for_as_text(
+    answer: refold.DeferredResult, given: str, tmp_path: Path
+) -> None:
+    @refold.tool
+    def paint() -> refold.DeferredResult:
+        return answer
+
+    agent = refold.Agent(
+        config=refold.AgentConfig(model="m"), provider=refold.ScriptedProvider([refold.use("paint")]), tools=[paint]
+    )
+    with refold.AgentRuntime(agent, log=tmp_path / "events.db") as runtime:
+        runtime.session("s").submit("go")
+        while not runtime.session("s").questions():
+            pass
+    assert f"  refold answer {tmp_path / 'events.db'} s call_6_0.1 {given}\n" in (
+        refold_command("approve", tmp_path / "events.db").stdout
+    )
+
+
 def test_the_command_lists_and_answers_where_no_runtime_owns_the_log(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     with parcels(log) as runtime:

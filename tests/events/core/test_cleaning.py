@@ -152,6 +152,12 @@ def test_a_set_becomes_an_array_in_one_order(values: list[object]) -> None:
             "is ValueError(<object object>), which JSON has no form for; return its text",
             {"e": ValueError(object())},
         ),
+        (  # An address that is cut is not told either.
+            "$.e",
+            f"is ValueError('{'x' * 47}', <object object>), which",
+            {"e": ValueError("x" * 47, object())},
+        ),
+        ("$", f"has the key ({'1, ' * 20}<object object>) of type tuple", {(*[1] * 20, object()): 1}),
         ("$.e", "is <class 'ValueError'>", {"e": ValueError}),
         ("$", "is of type Point", Point(1j, 0)),
         ("$", "is of type Pair", Pair(object(), 0)),
