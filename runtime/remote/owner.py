@@ -70,6 +70,10 @@ LOOK_AGAIN_S: Final = 5.0
 """After so long the file is opened though it does not seem to have changed: rows that the log refused are tried again,
 and an owner looks for as long as it lives, more seldom than one who waits (`refold.remote.watching`)."""
 
+LOOK_S: Final = 1.0
+"""For so long a look waits for a file that another process has. One that was stopped within a commit has it until it
+goes on, and what is given directly must not wait for that."""
+
 
 class InboxReader:
     """Performs the rows of one log's inbox in the runtime that owns the log.
@@ -149,7 +153,7 @@ class InboxReader:
 
     async def _look(self) -> None:
         """Give each session with rows a task, unless it has one."""
-        sessions = await self._inbox.file.sessions_waiting()
+        sessions = await self._inbox.file.sessions_waiting(wait_s=LOOK_S)
         self._complaint = ""
         self._behind.intersection_update(sessions)  # What was waited for may have been deleted.
         only = self._only

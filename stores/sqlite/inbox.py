@@ -245,7 +245,7 @@ class InboxFile:
 
         return await self._run(select, "cannot be read", wait_s=wait_s) or {}
 
-    async def sessions_waiting(self, *, performed: bool = False) -> list[str]:
+    async def sessions_waiting(self, *, performed: bool = False, wait_s: float = math.inf) -> list[str]:
         """Return the sessions that have rows without an outcome, the one with the oldest row first.
 
         `performed` gives also those whose rows all have one.
@@ -258,7 +258,7 @@ class InboxFile:
             )
             return [_text(session) for (session,) in found]
 
-        return await self._run(select, "cannot be read") or []
+        return await self._run(select, "cannot be read", wait_s=wait_s) or []
 
     async def waiting(self, session: str, *, wait_s: float = math.inf) -> list[InboxRow]:
         """Return a session's rows without an outcome, oldest first; at most a hundred."""

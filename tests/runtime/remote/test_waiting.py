@@ -1,6 +1,7 @@
 """How long a caller of another process waits: for a run, for a runtime, and for an inbox that others have."""
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -17,6 +18,7 @@ from refold.events.session.events import SessionDescribed
 from refold.events.session.state import SessionState
 from refold.remote import client, kept_log, mirror, protocol
 from refold.remote import guest as guest_of_log
+from refold.remote import owner as owner_of_log
 from refold.remote.protocol import Inbox, InboxEntry, InboxOutcome
 from refold.remote.rows import InboxCancel, InboxDescribe
 from refold.remote.watching import outcome_within
@@ -84,6 +86,24 @@ async def test_a_guest_waits_no_longer_than_its_limit_for_an_inbox_that_others_h
         assert refused.value.outcome_unknown  # Its owner was asked directly, too.
         assert await inbox.waiting(SessionId("s")) == []
         assert await guest.sessions() == ["s"]
+
+
+async def test_what_a_guest_gives_its_owner_directly_waits_for_no_process_that_was_stopped_while_it_had_the_inbox(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await begun(log, "s")
+    await inbox.put("s", InboxDescribe(metadata={"plan": "free"}), "k")
+    monkeypatch.setattr(protocol, "INBOX_S", 0.05)
+    monkeypatch.setattr(owner_of_log, "LOOK_S", 0.05)
+    async with runtime_of(log, share=True), runtime_of(log, share=True, ask_timeout_s=2) as guest:
+        reaching = guest._lifecycle.guest
+        while not (reaching and reaching._mirror.listener.hears) or await inbox.waiting(SessionId("s")):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as stopped:
+            stopped.execute("BEGIN EXCLUSIVE")
+            os.utime(inbox.file.path)  # Its owner looks into it at the next command.
+            for name in ("s", "new"):
+                assert (await (await guest.session(name)).send("hello?")).text == "Said."
 
 
 async def test_what_is_recorded_is_told_in_time_though_others_have_the_inbox_where_it_is_to_be_noted(
