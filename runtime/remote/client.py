@@ -226,9 +226,12 @@ async def _performed(
                 owner = error
             except InboxBusy as error:  # The command stays there.
                 _log.info("a command to session %s is not performed yet: %s", entry.session, error)
-            except PersistenceError:
+            except PersistenceError as error:
+                taken_back = False
                 if entry.new:  # No runtime owns the log, so none performs it meanwhile.
-                    await inbox.take_back(entry)
+                    with suppress(PersistenceError):
+                        taken_back = await inbox.take_back(entry)
+                error.outcome_unknown |= not taken_back  # What stays may be performed yet.
                 raise
         left_s = until_s - clock.monotonic_s()
         if left_s > 0:
@@ -266,7 +269,8 @@ async def _performed_here(
             while await _Round(store, inbox, entry.session, clock, outcomes).perform():
                 pass
         except PersistenceError as error:
-            if entry.name not in outcomes:
+            # What was refused and cannot be noted is decided anew by who performs it, perhaps when it is allowed.
+            if isinstance(outcomes.get(entry.name), Refused | None):
                 raise
             _log.warning("what was done in session %s is found under its key the next time: %s", entry.session, error)
         return outcomes.get(entry.name) or await inbox.outcome(entry)

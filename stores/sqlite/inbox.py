@@ -61,9 +61,10 @@ BUSY_S: Final = 60.0
 
 LOOK_AGAIN_S: Final = 0.016
 """After so long it is asked again at first, and twice as often with every second of waiting. SQLite keeps no order, and
-would ask ever more seldom: who goes on writing leaves the file for a millisecond, which who has waited longest sees."""
+would ask ever more seldom: who goes on writing leaves the file for a millisecond, which is missed by who seldom asks."""
 
-LOOK_AGAIN_MIN_S: Final = 0.0005
+LOOK_AGAIN_MIN_S: Final = 0.004
+"""Least pause: to ask costs processor time, and a process that has the file may have been stopped."""
 
 CANCELLED_S: Final = 5.0
 """For so long a cancelled caller waits for its turn to note what was done, which else is found out again."""
@@ -490,8 +491,8 @@ class InboxFile:
         connection.text_factory = bytes
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * COMMAND_BYTES_MAX)
-        _begin(connection, writing, waits)
         try:
+            _begin(connection, writing, waits)
             result = work(connection) if self._is_prepared(connection, writing) else None
             connection.execute("COMMIT")
         except BaseException:
@@ -567,22 +568,19 @@ class InboxFile:
 
 def _begin(connection: sqlite3.Connection, writing: bool, waits: Callable[[float], bool]) -> None:
     """Begin a transaction that has its lock, once others leave the file; who has waited longer asks more often."""
+    begin = "BEGIN IMMEDIATE" if writing else "BEGIN"
+    # A reader has its lock only with the SELECT; and the readers that a commit waits for have 5 s.
+    statements = [*_PRAGMAS, begin, "SELECT count(*) FROM sqlite_schema", "PRAGMA busy_timeout = 5000"]
     waited_s = 0.0
-    while True:
+    while statements:
         try:
-            for statement in (*_PRAGMAS, "BEGIN IMMEDIATE" if writing else "BEGIN"):
-                connection.execute(statement)
-            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # A reader has its lock only with this.
-            connection.execute("PRAGMA busy_timeout = 5000")  # For the readers that a commit waits for.
+            connection.execute(statements[0]).fetchone()
+            del statements[0]
         except sqlite3.OperationalError as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
             pause_s = max(LOOK_AGAIN_MIN_S, LOOK_AGAIN_S * 0.5**waited_s)
             if primary_code(error) != sqlite3.SQLITE_BUSY or waited_s >= BUSY_S or not waits(pause_s):
                 raise
             waited_s += pause_s
-        else:
-            return
 
 
 def _rows(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> list[InboxRow]:

@@ -130,6 +130,53 @@ async def test_what_is_recorded_is_told_in_time_though_others_have_the_inbox_whe
     assert said == [{"plan": "free"}, {"plan": "paid"}]
 
 
+async def test_a_refusal_that_cannot_be_noted_is_not_told_since_the_command_waits_and_may_be_allowed_later(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, read = await begun(log, "s"), client.session_state
+    session = refold.connect(log, patience_s=0.1).session("s")
+    assert await session.describe(metadata={"plan": "free"})
+    monkeypatch.setattr(protocol, "INBOX_S", 0.05)
+    with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
+
+        async def then_others_have_it(*arguments: Any) -> Any:
+            if not other.in_transaction:
+                other.execute("BEGIN IMMEDIATE")
+            return await read(*arguments)
+
+        monkeypatch.setattr(client, "session_state", then_others_have_it)
+        assert not await session.decide("call", allow=True, key="k")
+    monkeypatch.undo()
+    assert len(await inbox.waiting(SessionId("s"))) == 1
+    with pytest.raises(refold.CommandRejected):
+        await session.decide("call", allow=True, key="k")
+    assert await inbox.waiting(SessionId("s")) == []
+
+
+async def test_an_error_tells_that_a_command_which_others_do_not_let_be_taken_back_may_be_performed_yet(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await begun(log, "s")
+    session = refold.connect(log, patience_s=0.1).session("s")
+    assert await session.describe(metadata={"plan": "free"})
+    monkeypatch.setattr(protocol, "INBOX_S", 0.05)
+    with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
+
+        async def fails(*_: Any) -> Any:
+            raise refold.PersistenceError("the disk is full")
+
+        async def fails_as_others_come(*_: Any) -> Any:
+            other.execute("BEGIN IMMEDIATE")
+            raise refold.PersistenceError("the disk is full")
+
+        for append, unknown in ((fails, False), (fails_as_others_come, True)):
+            monkeypatch.setattr(SQLiteStore, "append", append)
+            with pytest.raises(refold.PersistenceError, match="the disk is full") as failed:
+                await session.describe(metadata={"plan": "paid"})
+            assert failed.value.outcome_unknown is unknown
+    assert len(await inbox.waiting(SessionId("s"))) == 1
+
+
 async def test_a_command_stays_in_an_inbox_that_cannot_be_read_in_time_since_others_have_it(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -437,7 +437,7 @@ async def test_who_reads_and_is_cancelled_leaves_an_inbox_that_others_have(
     assert [row.key for row in await inbox.waiting("s")] == ["k"]
 
 
-async def test_who_waits_longer_for_an_inbox_asks_more_often_and_not_for_ever(
+async def test_who_waits_longer_for_an_inbox_asks_more_often_but_not_too_often_and_not_for_ever(
     inbox: InboxFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add(inbox, key="first")
@@ -458,6 +458,7 @@ async def test_who_waits_longer_for_an_inbox_asks_more_often_and_not_for_ever(
             await add(inbox, key="late")
         monkeypatch.undo()
     assert pauses == sorted(pauses, reverse=True)
-    assert pauses[0] > 20 * pauses[-1]
+    assert pauses[0] > 3 * pauses[-1]
     assert sum(pauses) == pytest.approx(8.0, abs=0.01)
+    assert len(pauses) < 2000  # A process that has the file may have been stopped, and many others wait for it.
     assert (await add(inbox, key="later")).key == "later"
