@@ -366,12 +366,15 @@ class AgentRuntime(Generic[Out_co]):
         Raises:
             ConfigError: what is wanted cannot be, or the runtime is not open.
             PersistenceError: the log cannot be read.
+            ActorStopped: the runtime is closed, and its log with it.
         """
-        return await list_names(self.store, **wanted)
+        with self.context.reading():
+            return await list_names(self.store, **wanted)
 
     async def list_sessions(self, **wanted: Unpack[SessionsWanted]) -> list[ListedSession]:
         """Return the sessions that are wanted, each with its user, its status and the like; as `sessions`."""
-        return await list_sessions(self.store, **wanted)
+        with self.context.reading():
+            return await list_sessions(self.store, **wanted)
 
     def subscribe(self, subscriber: Subscriber, *, session: str | None = None) -> Callable[[], None]:
         """Call `subscriber` on the loop with each event of one session, or of all; return what ends that.

@@ -4,7 +4,8 @@
 runtime, so that each can be read by itself.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from refold.actors.kernel.system import ActorSystem
 from refold.actors.shell.effects import EffectsInFlight
 from refold.actors.shell.journal import Journal
 from refold.actors.shell.messages import Envelope, Performed
+from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import PayloadHash, SessionId, StreamName, stream_name
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import SessionState
@@ -95,6 +97,15 @@ class RuntimeContext(msgspec.Struct, kw_only=True, eq=False):
     """Deletes the checkpoints of turns of sessions, and returns how many there were."""
     tool_waits: ToolWaits = msgspec.field(default_factory=ToolWaits)
     """The waits of its tools for sessions."""
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Around a read of the log: raise ActorStopped where it fails since the runtime is closed."""
+        try:
+            yield
+        except PersistenceError:
+            self.require_open()
+            raise
 
     async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
         """Return the next `limit` events of a session after a version, or those there are."""

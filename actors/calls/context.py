@@ -65,7 +65,7 @@ class HookContext(RunContext[Any], frozen=True, kw_only=True):
     """The name of its tool."""
     publish: Callable[[object], None] = _report_to_nobody
     """Tells those who follow the session what it is given, as a `Progressed` report, of the call where there is one;
-    to be called on the loop. Nothing of it is logged."""
+    to be called on the loop, and until the hook has ended: then it raises ConfigError. Nothing of it is logged."""
 
 
 def hook_context(

@@ -16,7 +16,6 @@ since each gets a copy. The rule: a hook that raises fails the send, the model c
 for, and nothing else; and replay needs no middleware, since all that it did is recorded.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -32,7 +31,7 @@ from refold.events.core.content import (
     ToolResultBlock,
     own_json,
 )
-from refold.events.core.errors import AgentLoopError
+from refold.events.core.errors import AgentLoopError, ConfigError
 from refold.events.core.ids import SessionId
 from refold.events.model.messages import ModelRequest, ModelResponse
 
@@ -182,10 +181,18 @@ class Hooks:
         return result
 
     async def _called(self, middleware: Middleware, hook: str, context: HookContext, value: object) -> Any:
-        publish = functools.partial(self.publish, context.session, context.call or "")
-        where = msgspec.structs.replace(context, publish=publish)
-        what = f"{type(middleware).__name__}.{hook}"
-        return await answer_of_user_code(what, getattr(middleware, hook), where, value)
+        what, over = f"{type(middleware).__name__}.{hook}", False
+
+        def publish(report: object) -> None:
+            if over:  # Those who follow would be told of what has ended.
+                raise ConfigError(f"{what} is over, and its context publishes no more; a hook awaits what reports")
+            self.publish(context.session, context.call or "", report)
+
+        try:
+            where = msgspec.structs.replace(context, publish=publish)
+            return await answer_of_user_code(what, getattr(middleware, hook), where, value)
+        finally:
+            over = True
 
     def _overriding(self, hook: str) -> list[Middleware]:
         return [each for each in self._middleware if getattr(type(each), hook) is not getattr(Middleware, hook)]

@@ -13,9 +13,9 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast, get_origin
 
-from refold.agents.agent import AnyAgent, is_agent
+from refold.agents.agent import Agent, AnyAgent, is_agent
 from refold.events.core.cleaning import error_words
 from refold.events.core.errors import ConfigError, quoted, unquoted
 from refold.events.core.pure_core import PureCore
@@ -186,13 +186,22 @@ def _failed_import(name: str, error: BaseException) -> str:
 
 def _agents_in(module: ModuleType, attribute: str) -> str:
     """Return the end of a sentence that says which agents a module has."""
-    agents = sorted(name for name, value in vars(module).items() if is_agent(value))
+    agents = sorted(name for name, value in vars(module).items() if is_agent(value) or _makes_agent(value))
     import difflib
 
     close = difflib.get_close_matches(attribute, agents)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
     return f"its agents are {', '.join(agents)}" if agents else "there is no Agent in it"
+
+
+def _makes_agent(found: object) -> bool:
+    """Tell whether something is a function that says of what it returns that it is an agent."""
+    if not inspect.isfunction(found) or inspect.iscoroutinefunction(found) or _needed_arguments(found):
+        return False
+    said = found.__annotations__.get("return")
+    name = said if isinstance(said, str) else getattr(get_origin(said) or said, "__name__", "")
+    return name.partition("[")[0].rpartition(".")[2] == Agent.__name__
 
 
 def _cores_in(module: ModuleType) -> str:

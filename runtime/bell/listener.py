@@ -84,6 +84,7 @@ class Listener:
         path: the log's, absolute.
         hear: awaited with what the owner tells.
         lost: called when the bell was heard, and is not any more.
+        is_news: tells whether an error, because of which it cannot be heard, is not in the program's log yet.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Listener:
         clock: Clock,
         hear: Callable[[News], Awaitable[None]],
         lost: Callable[[], object],
+        is_news: Callable[[Exception], bool],
     ) -> None:
         self._tried = asyncio.Event()
         """Set once it is known whether there is an owner that can be heard."""
@@ -100,11 +102,11 @@ class Listener:
         self._clock = clock
         self._hear = hear
         self._lost = lost
+        self._is_news = is_news
         self._writer: asyncio.StreamWriter | None = None
         self._given = 0
         self._outcomes: dict[int, asyncio.Future[bytes]] = {}
         """Of the commands that were given and not answered."""
-        self._complaint = ""
 
     @property
     def hears(self) -> bool:
@@ -159,11 +161,7 @@ class Listener:
             try:
                 await self._listen_once()
             except (OSError, EOFError, PersistenceError, msgspec.MsgspecError, UnicodeError) as error:
-                if (
-                    not isinstance(error, ConnectionError | FileNotFoundError | EOFError)
-                    and str(error) != self._complaint
-                ):
-                    self._complaint = str(error)
+                if not isinstance(error, ConnectionError | FileNotFoundError | EOFError) and self._is_news(error):
                     log.warning("the bell of %s cannot be heard: %s", self._log, error)
             finally:
                 self._tried.set()

@@ -20,6 +20,7 @@ from refold.actors.calls.request import sent_digest
 from refold.actors.calls.results import lost_connection
 from refold.actors.calls.streaming import answer_stream, close_behind
 from refold.actors.calls.validation import checked_delta, checked_response
+from refold.events.core.cleaning import text_of_error
 from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind, unquoted
 from refold.events.model.messages import ModelRequest, ModelResponse, UsageDelta
@@ -186,9 +187,8 @@ class FallbackProvider(StreamingProvider):
             raise error
         failures.append(failure)
         if len(failures) < len(self._alternatives):
-            log.warning(
-                "provider %d of %d failed, the next is asked: %s", len(failures), len(self._alternatives), error
-            )
+            said = text_of_error(error)
+            log.warning("provider %d of %d failed, the next is asked: %s", len(failures), len(self._alternatives), said)
 
 
 async def _whole(provider: Provider, request: ModelRequest) -> AsyncIterator[object]:

@@ -365,7 +365,8 @@ class EventBus:
     def progressed(self, session: SessionId, call: str, report: object) -> None:
         """Log what a tool reports, and pass it on to subscriptions."""
         report = self.redaction.value(report)
-        log.debug("session %s: %s reports %r", session, call, report)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("session %s: %s reports %s", session, call, quoted(report, 2_000))
         item = Progressed(session=session, call=ToolCallId(call), report=report)
         if self.relay is not None:
             self.relay.progressed(item)

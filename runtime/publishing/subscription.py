@@ -397,7 +397,7 @@ class Subscription:
         try:
             page = await self._read(session, behind.after, limit)
             self._publisher.tell(self)  # Pieces of an answer come before the event that ends it, which may be read.
-        except PersistenceError as error:
+        except (ActorStopped, PersistenceError) as error:
             if self._ended:
                 raise self._too_late(session, behind.after) from error
             raise

@@ -101,8 +101,14 @@ class ReadLog:
     def __init__(self, store: EventStore) -> None:
         self.store = store
         self.folded = Folds()
+        self._last_errors: dict[str, str] = {}
         if isinstance(store, SQLiteStore):
             store.read_one_file()
+
+    def is_news(self, part: str, error: Exception) -> bool:
+        """Tell whether this error of a part of it is another than that part's last one, and remember it."""
+        last, self._last_errors[part] = self._last_errors.get(part), str(error)
+        return last != self._last_errors[part]
 
     async def state(self, session: SessionId) -> SessionState:
         """Return the state of a session as the log has it now, which is not the caller's own; none of a deleted one."""

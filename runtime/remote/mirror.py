@@ -90,7 +90,7 @@ class Mirror:
         """Those who share it."""
         self.gone = Alarm(clock)
         """Rings when an owner was heard and is not any more."""
-        self.listener = Listener(log, clock, self._hear, self._lost)
+        self.listener = Listener(log, clock, self._hear, self._lost, partial(reading.is_news, "bell"))
         self._log = log
         self._noted = noted
         self.position: int = position
@@ -101,7 +101,6 @@ class Mirror:
         self._lock = asyncio.Lock()
         self._changes = Changes(lambda: signatures(log), clock)
         self._waiting: dict[SessionId, list[Alarm]] = {}
-        self._complaint = ""
         self._work = [background("bell", self.listener.listen), background("look at the shared log", self._look)]
 
     @contextmanager
@@ -178,8 +177,7 @@ class Mirror:
                     self.bus.end()
 
     def complain(self, error: PersistenceError) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
+        if self.reading.is_news("files", error):
             log.warning("the shared log %s: %s", self._log, error)
 
     async def catch_up(self, position: int | None) -> None:

@@ -541,10 +541,10 @@ class Guard:
             self.lose(asyncio.CancelledError())
 
     def _not_asked(self, error: Exception) -> None:
-        log.warning("%s is not asked, and its call is let through: %s", self._breaker.stream, error)
+        log.warning("%s is not asked, and its call is let through: %s", self._breaker.stream, text_of_error(error))
 
     def _not_told(self, error: Exception) -> None:
-        log.warning("%s: how a call ended is not recorded yet: %s", self._breaker.stream, error)
+        log.warning("%s: how a call ended is not recorded yet: %s", self._breaker.stream, text_of_error(error))
 
 
 def _counting(

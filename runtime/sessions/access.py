@@ -300,15 +300,17 @@ class SessionAccess:
     @asynccontextmanager
     async def own(self) -> AsyncGenerator[None]:
         """Raise CommandRejected where the session is another user's, before the log is read inside, or by then."""
-        await self.named.require(self.context.store)
-        yield
-        await self.named.require(self.context.store)
+        with self.context.reading():
+            await self.named.require(self.context.store)
+            yield
+            await self.named.require(self.context.store)
 
     async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
         """As `RuntimeContext.recorded_after`; raises CommandRejected where the session is another user's."""
         version = checked_version(version, "after_version")
-        page = await self.context.recorded_after(session, version, limit)
-        await self.named.require(self.context.store)
+        with self.context.reading():
+            page = await self.context.recorded_after(session, version, limit)
+            await self.named.require(self.context.store)
         return page
 
     def followed(self) -> FollowableSession:

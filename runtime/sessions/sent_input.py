@@ -18,7 +18,7 @@ from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.clock import Timer
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.shell.messages import Performed
-from refold.events.core.cleaning import recorded_reason
+from refold.events.core.cleaning import error_words, recorded_reason
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash, RunId
 from refold.events.model.configuration import RunOptions
@@ -223,8 +223,8 @@ class SentInput:
             self._patience.cancel()
         if not self._accepted.done():
             self._accepted.set_result(None)
-        if not task.cancelled() and task.exception() is not None:  # Looked at here: its caller may be gone.
-            log.debug("an input of %s: %r", self._access.stream, task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:  # Looked at here: its caller may be gone.
+            log.debug("an input of %s: %s", self._access.stream, error_words(error))
         self._wake()
 
     async def _run_to_its_end(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.supervision import Background, Begin
+from refold.events.core.cleaning import text_of_error
 from refold.events.core.content import Message
 from refold.events.core.ids import SessionId, StreamName, stream_name
 from refold.events.core.pure_core import evolve_all
@@ -141,7 +142,7 @@ class StepSnapshots:
                     recorded.stream,
                     recorded.version,
                     self.backend.name,
-                    error,
+                    text_of_error(error),
                     exc_info=error,
                 )
             self._under_way = None

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +230,23 @@ async def test_a_closed_runtime_refuses_every_command_and_says_why() -> None:
     await runtime.close()
     with pytest.raises(refold.ConfigError, match="make another one"):
         await runtime.__aenter__()
+
+
+async def test_a_closed_runtime_says_so_where_its_log_is_only_read(tmp_path: Path) -> None:
+    async with runtime_of(tmp_path / "events.db", refold.say("fine")) as runtime:
+        session = await runtime.session("s")
+        await session.send("go")
+    reads: list[Callable[[], Awaitable[object]]] = [
+        runtime.sessions,
+        runtime.list_sessions,
+        session.children,
+        session.metadata,
+        session.state_at,
+        lambda: anext(session.events()),
+    ]
+    for read in reads:
+        with pytest.raises(refold.ActorStopped, match="the runtime is closed"):
+            await read()
 
 
 async def test_a_runtime_that_cannot_open_its_log_leaves_no_thread_and_no_lock(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import refold
 from refold.events.model.messages import ModelRequest
-from refold.providers import AnthropicProvider
+from refold.providers import AnthropicProvider, FallbackProvider
 from refold.providers.scripted import ScriptedAnswer
 from refold.stores.clean_log import LOGGERS
 from tests.providers.anthropic_messages import message
@@ -106,5 +106,29 @@ def test_every_component_logs_under_a_child_of_refold() -> None:
     assert outside == {"_name"}, "those that get the filter"
     assert {name.strip('"') for name in named - outside} <= set(LOGGERS), "each has the filter that keeps secrets out"
     table = re.findall(r"^\| `(refold\.\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.M)
-    assert {f'"{name}"' for name in table} <= named
-    assert {'"refold.metrics"', '"refold.runtime"', '"refold.session"', '"refold.stores"'} <= named
+    assert {f'"{name}"' for name in table} == named - outside, "the documents name each"
+
+
+class Mute(ConnectionError):
+    """An error of a user's own that cannot show itself."""
+
+    def __repr__(self) -> str:
+        raise NotImplementedError
+
+    __str__ = __repr__
+
+
+async def test_what_cannot_show_itself_costs_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    @refold.tool(tier="observe", effect="pure")
+    async def report(ctx: refold.ToolContext[None]) -> str:
+        ctx.progress(Mute())
+        return "reported"
+
+    caplog.set_level(logging.DEBUG, logger="refold")
+    first, second = refold.ScriptedProvider([Mute()] * 2), refold.ScriptedProvider([refold.use("report"), "Done."])
+    provider = FallbackProvider([first, second])
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, tools=[report]) as runtime:
+        assert (await (await runtime.session("s")).send("go")).output == "Done."
+    lines = [record.getMessage() for record in caplog.records]
+    assert "provider 1 of 2 failed, the next is asked: (its text cannot be had: NotImplementedError)" in lines
+    assert "session s: call_6_0 reports Mute, whose __repr__ raises NotImplementedError" in lines

@@ -21,6 +21,7 @@ from refold.commands.output import tell
 from refold.commands.run.session_run import runtime_on, session_of
 from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildWaits, ForPerson, LiveText
 from refold.commands.steer.delivery import answer_line
+from refold.events.core.cleaning import error_words
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.session import events as ev
@@ -308,8 +309,8 @@ class ChatSession:
 
     def _let_go(self, task: "asyncio.Task[object]") -> None:
         self._others.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.debug("a chat in %s: %r", self.id, task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("a chat in %s: %s", self.id, error_words(error))
 
     async def _show(self, followed: "Subscription") -> None:
         async for item in followed:

@@ -108,6 +108,21 @@ async def test_hooks_tell_those_who_follow_and_know_whose_result_they_see(log: E
     ]
 
 
+async def test_a_hook_that_has_ended_publishes_no_more(log: EventStore) -> None:
+    kept: list[refold.HookContext] = []
+    hooks = Hooked(**dict.fromkeys(HOOKS, lambda context, value: kept.append(context)))
+    script = [LOOK, refold.say("Done."), refold.say("Done again.")]
+    async with opened(log, *script, tools=Bench().tools, middleware=[hooks]) as (_, session):
+        await session.send("go")
+        assert len(kept) == 7
+        async with session.follow() as following:
+            for context in kept:
+                with pytest.raises(refold.ConfigError, match="is over, and its context publishes no more"):
+                    context.publish("late")
+            await session.send("again")
+            assert not [item async for item in until_the_end(following) if isinstance(item, refold.Progressed)]
+
+
 def hooked(**hooks: Callable[[refold.HookContext, Any], Any]) -> dict[str, Any]:
     """Options with one middleware."""
     return {"middleware": [Hooked(**hooks)]}

@@ -230,6 +230,20 @@ async def test_another_user_is_not_heard_and_not_listened_to(tmp_path: Path, mon
         await works(owner, log)  # By way of the inbox.
 
 
+async def test_a_connection_says_once_that_a_bell_cannot_be_heard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "events.db"
+    bell_path(log).write_text("mine")
+    async with runtime_of(log):
+        session = connect(log).session("s")
+        for _ in range(3):
+            assert isinstance(await session.send("hello"), RunResult)
+    said = [record.getMessage() for record in caplog.records if "cannot be heard" in record.getMessage()]
+    assert len(said) == 1
+    assert "is not a socket of the log's owner; remove it" in said[0]
+
+
 async def test_a_bell_that_is_taken_by_the_next_owner_stays(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
 
