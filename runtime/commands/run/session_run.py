@@ -155,6 +155,7 @@ class SessionRun:
         """Return when no run of the session is open any more, when one waits for a person, or one was cancelled."""
         state = await self._session.state_at()
         self.left_open = state.run.id if state.run is not None else None
+        self._calls.know(state)
         self._runtime.subscribe(self._see, session=self.session)
         with self._runtime.event_bus.follow(self._session.id) as follower:
             await self._beside_the_inbox(lambda: self._end_all(state.version, follower))

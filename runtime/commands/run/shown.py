@@ -18,6 +18,7 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import tool_uses
 from refold.events.model.messages import TextDelta
 from refold.events.session import events as ev
+from refold.events.session.state import SessionState
 from refold.inspection.summaries import call_words, content_words
 from refold.publishing.notifications import Published, RecordedSessionEvent, Streamed
 from refold.sessions.people import approvals_in, questions_in
@@ -115,6 +116,11 @@ class CallLines:
         """Names by call."""
         self._failures: dict[str | None, str] = {}
         """Why the last attempt failed, by call; None = at the model call."""
+
+    def know(self, state: SessionState) -> None:
+        """Learn the names of calls whose answer came before this process saw the session."""
+        if state.turn is not None:
+            self._tools |= {call.id: call.name for call in state.turn.calls}
 
     def see(self, recorded: RecordedSessionEvent) -> None:
         """Write what an event says of a tool call, or of a model call that is made again, if it does."""
