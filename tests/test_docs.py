@@ -24,6 +24,7 @@ from types import CodeType, ModuleType
 
 import pytest
 
+from refold.stores.clean_log import LOGGERS
 from tests.surroundings import SURROUNDINGS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -170,12 +171,6 @@ def test_documented_code_runs(story: list[Block], monkeypatch: pytest.MonkeyPatc
 
 
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
-
-LOGGERS = {
-    f"refold.{name}"
-    for name in ("approval", "bell", "inbox", "model", "provider", "runtime", "session", "snapshots", "tool")
-}
-"""Documented dotted names that are loggers and no modules."""
 
 
 def documented_names() -> dict[str, str]:

@@ -374,8 +374,8 @@ async def _require_ended(store: EventStore, family: Sequence[StreamHead]) -> Non
     for head in family:
         if is_open(listed := await listed_session(store, head)):
             raise CommandRejected(
-                f"session {listed.session!r} has a run that has not ended ({listed.status}); cancel it first, or say "
-                "that it is to be cancelled"
+                f"session {listed.session!r} has a run that has not ended ({listed.status}); cancel it first, or "
+                "delete it with cancel=True (on the command line --cancel)"
             )
 
 

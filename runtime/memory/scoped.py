@@ -141,8 +141,8 @@ class ScopedObject(StreamObject[S, C, E]):
         unseen = await self.read(self.held) if self.scope != "agent" else 0
         if unseen:
             log.warning(
-                "%s: %d items in it are no user's and no session's, and no session sees them; a store with "
-                'scope="agent" shares them with all',
+                "%s has items that belong to no user and no session, so that no session sees them (there are %d); a "
+                'store with scope="agent" shares them with all',
                 self.stream,
                 unseen,
             )

@@ -22,7 +22,7 @@ from refold.scenarios.ready import (
     thundering_restart,
     two_runtimes,
 )
-from refold.scenarios.ready.playing import said_about
+from refold.scenarios.ready.playing import main, said_about
 from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from tests.scenarios.rehearsed import agent as another_agent
@@ -182,6 +182,17 @@ def test_a_broken_promise_is_printed() -> None:
     )
     assert "BROKEN     LIVENESS" in said_about("A story.", broken)
     assert "BROKEN" not in said_about("A story.", report)
+
+
+def test_a_story_is_told_without_what_its_runtimes_log(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SystemExit) as exit_code:
+        main(disk_full.__doc__, disk_full.play)
+    written = capsys.readouterr()
+    assert (exit_code.value.code, written.err, caplog.text) == (0, "", "")
+    assert written.out.startswith("Disk full, then space again")
+    assert "\n1 life of the process, " in written.out
 
 
 @pytest.mark.parametrize("seed", range(3))
