@@ -14,10 +14,9 @@ made with, or the one that the setting `refold_agent = "app:agent"` names, and f
 compared. `bug.expected.json` beside it holds the differences that are meant (`refold replay --write-expect`); one that
 does not occur any more fails it, too.
 
-Nothing of Refold is imported before a test with the marker, or a bundle, is run.
+Nothing of Refold, and no asyncio, is imported before a test with the marker, or a bundle, is run.
 """
 
-import asyncio
 import inspect
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -82,6 +81,8 @@ class BundleReplay(pytest.Item):
 
     def runtest(self) -> None:
         """Replay the bundle, and fail where it is not as it was recorded, but for what is meant."""
+        import asyncio  # Here, since it would be most of what the plugin costs each run of pytest.
+
         from refold.agents.loading import load_agent
         from refold.commands.output import safe_text
         from refold.replay import MeantDifferences, read_manifest, replay

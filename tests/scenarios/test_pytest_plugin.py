@@ -179,6 +179,16 @@ def test_a_run_without_marked_tests_loads_no_simulator(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_the_plugin_costs_a_run_that_does_not_use_it_next_to_nothing() -> None:
+    code = (
+        "import sys, pytest\nbefore = set(sys.modules)\nimport refold.scenarios.pytest_plugin\n"
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert "refold" in done.stdout
+    assert "asyncio" not in done.stdout
+
+
 DESKS = """
 from refold import Agent, AgentConfig, ScriptedProvider, say
 
