@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from refold import CircuitOpen, ConfigError, ProviderError, ToolError
-from refold.actors import EventSourcedSystem, ManualClock
+from refold.actors import AskTimeout, EventSourcedSystem, ManualClock
+from refold.events.kinds.breaker import BreakerState, Permit
 from refold.resilience import CircuitBreaker, RedisBreakerState
+from refold.resilience.breaker import BreakerSettings
 
 MakeBreaker = Callable[..., Awaitable[CircuitBreaker]]
 
@@ -233,6 +235,47 @@ def test_counting_that_fails_counts(caplog: pytest.LogCaptureFixture) -> None:
         raise OSError
     assert breaker.report().get().phase == "open"
     assert "`counts` failed" in caplog.text
+
+
+class MuteFailure(AskTimeout):
+    """What a backend of a user's own raises, and cannot show itself."""
+
+    def __init__(self) -> None:
+        super().__init__("breaker/b", 1.0)
+
+    def __str__(self) -> str:
+        raise NotImplementedError
+
+
+class BackendThatFails:
+    blocking = False
+
+    def __init__(self, *, begins: bool) -> None:
+        self.begins = begins
+
+    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Permit | None:
+        if self.begins:
+            return Permit(1)
+        raise MuteFailure
+
+    def settle(self, *given: object) -> None:
+        raise MuteFailure
+
+    def known(self, name: str, settings: BreakerSettings) -> BreakerState:
+        raise MuteFailure
+
+
+@pytest.mark.parametrize(
+    ("begins", "said"), [(False, "is not asked, and its call is let through"), (True, "is not recorded yet")]
+)
+def test_a_backend_whose_error_cannot_show_itself_is_logged_and_hinders_no_call(
+    caplog: pytest.LogCaptureFixture, begins: bool, said: str
+) -> None:
+    with CircuitBreaker("b", backend=BackendThatFails(begins=begins)).guard():
+        pass
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert said in line
+    assert line.endswith("(its text cannot be had: NotImplementedError)")
 
 
 async def test_a_plain_function_may_be_called_too() -> None:
