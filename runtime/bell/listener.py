@@ -128,8 +128,11 @@ class Listener:
         """Return when it is known whether there is an owner that can be heard; what it tells comes behind that."""
         await self._tried.wait()
 
-    async def give(self, session: str, key: str, command: bytes, *, timeout_s: float = math.inf) -> bytes:
-        """Give a command to the owner, and return what came of it; empty = that is not known, or not in time."""
+    async def give(self, session: str, key: str, command: bytes, *, timeout_s: float = math.inf) -> bytes | None:
+        """Give a command to the owner, and return what came of it; None = it cannot be given.
+
+        Empty = what came of it is not known, or not in time; it may be performed yet.
+        """
         giving = asyncio.ensure_future(self._given_directly(session, key, command))
         timer = self._clock.call_later(timeout_s, giving.cancel) if timeout_s < math.inf else None
         try:
@@ -140,11 +143,11 @@ class Listener:
             if timer is not None:
                 timer.cancel()
 
-    async def _given_directly(self, session: str, key: str, command: bytes) -> bytes:
+    async def _given_directly(self, session: str, key: str, command: bytes) -> bytes | None:
         await self.tried()  # One that went into the inbox would have the later ones wait for it there.
         writer = self._writer
         if writer is None or len(command) > GIVEN_BYTES_MAX:
-            return b""
+            return None
         self._given += 1
         number = self._given
         outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -151,14 +151,19 @@ async def give(
         if not may_begin or _owner_of(log) is None:  # Else the owner knows whether the log is one.
             await _require_begun(log, inbox, session, command, may_begin)
         sqlite_file.look_at(path)  # A symbolic link would have its inbox beside itself.
+        answer = None
         if _owner_of(log) is not None:
             checked_queue(session, command.command if isinstance(command, InboxDescribed) else command)
             given = encoded_command(command)
-            outcome = decoded_outcome(await listener.give(session, required_key(key), given, timeout_s=timeout_s))
-            if outcome is not None:
+            answer = await listener.give(session, required_key(key), given, timeout_s=timeout_s)
+            if (outcome := decoded_outcome(answer)) is not None:
                 return Given(session=SessionId(session), key=key, outcome=outcome)
         while True:
-            entry = await inbox.put(session, command, key)
+            try:
+                entry = await inbox.put(session, command, key)
+            except PersistenceError as error:
+                error.outcome_unknown |= answer is not None  # The owner may perform what it was given.
+                raise
             listener.ring()
             if entry.outcome is not None:
                 return Given(session=entry.session, key=entry.key, outcome=entry.outcome, known=True)

@@ -311,14 +311,13 @@ class Guest:
         limit_s = self._settings.ask_timeout_s if timeout_s is None else timeout_s
         until_s = self._clock.monotonic_s() + limit_s
         listener, new = self._mirror.listener, True
-        outcome = decoded_outcome(await listener.give(session, key, encoded_command(row), timeout_s=limit_s))
-        if outcome is None:
+        answer = await listener.give(session, key, encoded_command(row), timeout_s=limit_s)
+        if (outcome := decoded_outcome(answer)) is None:
             inbox = self._inbox.until(until_s)
-            heard = listener.hears
             try:
                 entry = await inbox.put(session, row, key)
             except PersistenceError as error:
-                error.outcome_unknown |= heard  # The owner may perform what it was given and has not answered.
+                error.outcome_unknown |= answer is not None  # The owner may perform what it was given.
                 raise
             outcome, new = entry.outcome, entry.new
             if outcome is None:

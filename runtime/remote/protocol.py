@@ -361,7 +361,7 @@ def encoded_outcome(outcome: InboxOutcome) -> bytes:
     return msgspec.json.encode(outcome)
 
 
-def decoded_outcome(data: bytes) -> InboxOutcome | None:
+def decoded_outcome(data: bytes | None) -> InboxOutcome | None:
     """Return an outcome that was encoded so; None of nothing."""
     return _outcome(data or None)
 

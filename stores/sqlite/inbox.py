@@ -61,7 +61,7 @@ BUSY_S: Final = 60.0
 
 LOOK_AGAIN_S: Final = 0.016
 """After so long it is asked again at first, and twice as often with every second of waiting. SQLite keeps no order, and
-would ask ever more seldom: who goes on writing leaves the file for a millisecond, which is missed by who seldom asks."""
+would ask ever more seldom: who goes on writing leaves the file for a millisecond, which who asks seldom misses."""
 
 LOOK_AGAIN_MIN_S: Final = 0.004
 """Least pause: to ask costs processor time, and a process that has the file may have been stopped."""

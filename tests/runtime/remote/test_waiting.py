@@ -95,15 +95,43 @@ async def test_what_a_guest_gives_its_owner_directly_waits_for_no_process_that_w
     await inbox.put("s", InboxDescribe(metadata={"plan": "free"}), "k")
     monkeypatch.setattr(protocol, "INBOX_S", 0.05)
     monkeypatch.setattr(owner_of_log, "LOOK_S", 0.05)
-    async with runtime_of(log, share=True), runtime_of(log, share=True, ask_timeout_s=2) as guest:
-        reaching = guest._lifecycle.guest
-        while not (reaching and reaching._mirror.listener.hears) or await inbox.waiting(SessionId("s")):  # noqa: ASYNC110
+    async with runtime_of(log, share=True) as owner, runtime_of(log, share=True, ask_timeout_s=2) as guest:
+        reaching, life = guest._lifecycle.guest, owner._lifecycle._life
+        assert reaching is not None
+        assert life is not None
+        assert life._inbox is not None
+        # Until its owner has looked whether more of the session is there, what is given comes behind that.
+        while not reaching._mirror.listener.hears or await inbox.waiting(SessionId("s")) or life._inbox._behind:  # noqa: ASYNC110
             await asyncio.sleep(0)
         with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as stopped:
             stopped.execute("BEGIN EXCLUSIVE")
             os.utime(inbox.file.path)  # Its owner looks into it at the next command.
             for name in ("s", "new"):
                 assert (await (await guest.session(name)).send("hello?")).text == "Said."
+
+
+@pytest.mark.parametrize(("answer", "unknown"), [(b"", True), (None, False)])
+async def test_what_an_owner_was_given_and_did_not_answer_is_unknown_though_it_cannot_be_put_into_the_inbox(
+    log: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, unknown: bool
+) -> None:
+    inbox = await begun(log, "s")
+    await inbox.put("s", InboxDescribe(metadata={"plan": "free"}), "k")
+    async with runtime_of(log, share=True), runtime_of(log, share=True, ask_timeout_s=0.2) as guest:
+
+        async def give(listener: Listener, *_: Any, **named: Any) -> bytes | None:
+            listener._writer = None  # Its owner has ended meanwhile, and may have performed it.
+            return answer
+
+        monkeypatch.setattr(protocol, "INBOX_S", 0.05)
+        monkeypatch.setattr(Listener, "give", give)
+        monkeypatch.setattr(client, "_owner_of", lambda _: refold.LogInUse(str(log), pid=1, host=None))
+        with closing(sqlite3.connect(inbox.file.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            connected = refold.connect(log, patience_s=0.2).session("s")
+            for ask in (lambda: guest.delete("s"), lambda: connected.describe(metadata={"plan": "paid"})):
+                with pytest.raises(refold.PersistenceError, match="others had it") as refused:
+                    await ask()
+                assert refused.value.outcome_unknown is unknown
 
 
 async def test_what_is_recorded_is_told_in_time_though_others_have_the_inbox_where_it_is_to_be_noted(
