@@ -82,7 +82,7 @@ async def test_a_list_of_what_waits_reads_no_session_in_which_nothing_is_in_flig
 
     store = ReadsStore()
     store.read = set()
-    script = [*[refold.say("Done.")] * 3, *[refold.use("pay", {"amount": 3})] * 2]
+    script: list[Any] = [*[refold.say("Done.")] * 3, *[refold.use("pay", {"amount": 3})] * 2]
     provider, config = refold.ScriptedProvider(script), refold.AgentConfig(model="m")
     async with refold.AgentRuntime(config, provider=provider, tools=[pay], log=store) as runtime:
         for name in ("a", "b", "c"):
