@@ -244,7 +244,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         for field, good, wanted in (*_bounds_of_answers(self), *_bounds_of_runs(self)):
             if not good:
                 value = getattr(self, field)
-                most = " and below 2**63" if _is_number(value) and value > INTEGER_MAX else ""
+                is_too_large = "an integer" in wanted and _is_number(value) and value > INTEGER_MAX
+                most = " and below 2**63" if is_too_large else ""
                 raise ConfigError(f"AgentConfig.{field} must be {wanted}{most}, not {quoted(value)}")
         if self.budget is not None and self.budget.cost is not None and price_of(self.model, self.prices) is None:
             raise ConfigError(f"AgentConfig.budget limits the cost and AgentConfig.prices has none for {self.model!r}")

@@ -117,6 +117,9 @@ def headed(name: str) -> object:
         (lambda: agent(output_validators=[Holder]), "not class Holder"),
         (lambda: openai(timeouts=Holder()), "not Holder"),
         (lambda: HttpLimits(events_max=0), "an integer of at least 1, not 0"),
+        (lambda: refold.AgentConfig(model="m", max_turns=2**63), "an integer of at least 1 and below 2**63, not 9223"),
+        (lambda: refold.AgentConfig(model="m", temperature=1e30), "None or a number from 0 to 2, not 1e+30"),
+        (lambda: refold.AgentConfig(model="m", run_timeout_s=1e30), "a number of seconds above 0, not 1e+30"),
         (lambda: FallbackProvider([refold.ScriptedProvider([])], on=["down"]), "the kinds are auth, "),  # type: ignore[list-item]
         (lambda: described(metadata={"": QUOTED}), "not an empty text to str"),
         (lambda: described(metadata={"a": [QUOTED]}), "not str to list"),
