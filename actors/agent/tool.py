@@ -355,17 +355,15 @@ class ToolActor(Actor):
         )
         calling_tool.set(calling)
         running_context.set(message.where)
-        is_cancelled = False
         try:
             return await self._runner.run(self.tool, message.arguments, running.context)
-        except (Exception, asyncio.CancelledError) as error:
-            is_cancelled = isinstance(error, asyncio.CancelledError)
+        except (Exception, asyncio.CancelledError):
             if running.silent is not None and self.actor_ref.is_alive():
                 raise running.silent from None
             raise
         finally:
             calling.over = True
-            running.context.end(cancelled=is_cancelled)
+            running.context.end()
 
     async def _tell_broken(self, running: _Running, text: str, kind: ErrorKind, error: Exception) -> None:
         """Tell that a call could not be carried out, and what is to become of its run."""

@@ -115,8 +115,7 @@ def _no_answer_yet() -> asyncio.CancelledError:
 def call_is_over(call: ToolCallId) -> ConfigError:
     """Return the error of what goes on with the context of a call whose body has ended."""
     return ConfigError(
-        f"the call {call} is over, and its context cannot be used any more; a tool awaits what uses its context, or "
-        "gives it what it needs, such as the session's id"
+        f"the call {call} is over, and its context can neither ask nor finish any more; a tool awaits what does that"
     )
 
 

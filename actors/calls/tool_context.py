@@ -216,16 +216,13 @@ class ToolContext(Generic[D]):
         self.hidden = False
         """Whether middleware changed its result, and what the tool gave is not kept."""
         self._over = False
-        """Whether what still uses this was left behind by a body that had the time to await it."""
+        """Whether the body has ended."""
         self._cancel = cancel
         self._report = report
 
-    def end(self, *, cancelled: bool) -> None:
-        """Take note that the body has ended: what it has left behind can use this no more.
-
-        Where the body was cancelled, threads that it could not await look at `cancel` and report as before.
-        """
-        self._over = not cancelled
+    def end(self) -> None:
+        """Take note that the body has ended: what it has left behind may report, and can ask and finish no more."""
+        self._over = True
         if self._questions is not None:
             self._questions.end()
 
@@ -238,20 +235,15 @@ class ToolContext(Generic[D]):
         """Cancelled when the run is; await it or look at it to end in order.
 
         A tool that has looked at it gets part of the grace period to return before its task is cancelled.
-
-        Raises:
-            ConfigError: the call's body has ended without being cancelled; this is so of all methods.
         """
-        self._require_under_way()
         self.watches_cancel = True
         return self._cancel
 
     def progress(self, report: object) -> None:
         """Tell those who follow the session how far the call is. It also counts as a sign of life.
 
-        From any thread. Reports are published, not logged.
+        From any thread, and from what goes on when the call has ended. Reports are published, not logged.
         """
-        self._require_under_way()
         self._report(report)
 
     @overload
@@ -293,6 +285,7 @@ class ToolContext(Generic[D]):
         one are awaited, and those that have not begun do not run. A body that raises afterwards ends nothing.
 
         Raises:
+            ConfigError: the call has ended.
             ToolError: `text` is no text.
         """
         self._require_under_way()

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from refold import ConfigError, RunHandle, Session, ToolContext, say, tool, use
+from refold import ConfigError, Progressed, RunHandle, Session, ToolContext, say, tool, use
 from tests.conformance.sessions import results_of
 from tests.runtime.talking import talking
 
 USES: dict[str, Callable[[ToolContext[None]], object]] = {
     "ask": lambda context: context.ask("Where?"),
-    "progress": lambda context: context.progress("half"),
     "finish": lambda context: context.finish("done"),
-    "cancel": lambda context: context.cancel,
 }
 
 
@@ -34,11 +32,38 @@ async def test_a_context_that_outlives_its_call_says_so_at_once(used: str, ends:
     async with talking(use("leak"), say("ok"), tools=[leak]) as (session, _):
         assert (await session.send("go")).text == "ok"
         (context,) = contexts
-        with pytest.raises(ConfigError, match=rf"the call {context.call} is over, and its context cannot be used"):
+        with pytest.raises(
+            ConfigError, match=rf"the call {context.call} is over, and its context can neither ask nor finish"
+        ):
             USES[used](context)
         assert context.idempotency_key == f"s/{context.call}"  # What it knows, it still tells.
         with pytest.raises(ConfigError, match="is over"):
             await asyncio.to_thread(USES[used], context)
+
+
+async def test_what_a_tool_has_begun_goes_on_and_reports_when_its_call_has_ended() -> None:
+    ended = asyncio.Event()
+    left: list[asyncio.Task[bool]] = []
+
+    @tool
+    async def begin(context: ToolContext[None]) -> str:
+        async def build() -> bool:
+            await ended.wait()
+            context.progress("half")
+            return context.cancel.cancelled
+
+        left.append(asyncio.create_task(build()))
+        return "begun"
+
+    async with talking(use("begin"), say("ok"), tools=[begin]) as (session, _):
+        following = session.follow()
+        assert (await session.send("go")).text == "ok"
+        ended.set()
+        assert await left[0] is False
+        async for item in following:
+            if isinstance(item, Progressed):
+                assert item.report == "half"
+                break
 
 
 @pytest.mark.parametrize("asks", ["after the call", "before its end", "earlier, and awaits later"])
