@@ -113,7 +113,10 @@ class EffectPort(Generic[S, C, E]):
         return cast("tuple[C, ...]", command) if isinstance(command, tuple) else (command,)
 
     def joins(self, envelope: Envelope) -> bool:
-        """Tell whether an envelope may be performed in one transaction with others like it that wait behind it."""
+        """Tell whether an envelope may be performed in one transaction with others like it that wait behind it.
+
+        Only for one in which there is always something to do; see `prepared`.
+        """
         return False
 
     async def reply(self, envelope: Envelope, performed: Performed) -> Any:

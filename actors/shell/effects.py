@@ -168,6 +168,13 @@ class StreamEffects(msgspec.Struct, eq=False):
             own.clear()
         self.recovered = False
 
+    def set_timer(self, key: str, timer: Timer) -> None:
+        """Keep the timer of a key, in place of one that it has."""
+        before = self.timers.get(key)
+        if before is not None:
+            before.cancel()
+        self.timers[key] = timer
+
     def forget_timer(self, key: str) -> None:
         self.ends_of_pauses.pop(key, None)
         timer = self.timers.pop(key, None)

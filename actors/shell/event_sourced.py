@@ -2,8 +2,8 @@
 
 Read `refold.events.core.pure_core` first, then this file from top to bottom, which is the order in which `receive`
 handles a message. It has the core admit the message, and evolve and react until nothing more follows; appends the
-batch and publishes it once it is durable (all three in `FoldedStream.perform`); replies; and reconciles the work that
-runs with the work that `pending(state)` names. Beside it lie `folded_stream` (the state and its log), `effects` (the
+batch and publishes it once it is durable (all three in `FoldedStream.perform`); reconciles the work that runs with the
+work that `pending(state)` names; and replies. Beside it lie `folded_stream` (the state and its log), `effects` (the
 work that runs), `timers` (what is done later), `joined` (messages that share a transaction), `effect_port` (what a kind
 plugs in) and `messages`.
 
@@ -141,14 +141,15 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             self._log.stale = True
             self._timers.recover_later(0)
             raise
-        for effect in effects.no_longer_wanted(wanted):
-            self._port.cancel(effect)
+        stopping = effects.no_longer_wanted(wanted)
         # Work that was cancelled may still act on the world. A run is cancelled while its tool pays a bill; the next
         # run asks beside it whether the bill is paid, hears no, and pays it again. So nothing begins until all
         # cancelled work has told its end, or the grace period is over; and only then the port learns that the state has
         # settled, which the callers of the run wait for.
         if effects.cancelled:
-            self._timers.begin_grace()
+            self._timers.begin_grace()  # First, so that the time runs also where `cancel` fails.
+            for effect in stopping:
+                self._port.cancel(effect)
             return
         effects.end_grace()
         for key, effect in wanted.items():
@@ -159,11 +160,15 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                 continue
             # It counts as running before it is begun, since it may tell its end at once.
             effects.running[key] = effect
-            if isinstance(effect, WaitUntil):
-                self._timers.set_for(effect, self._log.time)
-            elif not isinstance(effect, Wait) and not self._port.begin(effect):
-                del effects.running[key]
-                effects.blocked |= {key}
+            try:
+                if isinstance(effect, WaitUntil):
+                    self._timers.set_for(effect, self._log.time)
+                elif not isinstance(effect, Wait) and not self._port.begin(effect):
+                    del effects.running[key]
+                    effects.blocked |= {key}
+            except BaseException:  # Were it left as running, it would never end, and no later instance would begin it.
+                effects.running.pop(key, None)
+                raise
         self._port.settled()
 
     async def effect_ended(self, ended: EffectEnded) -> None:
@@ -202,8 +207,8 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     def _joins(self, message: object) -> bool:
         return isinstance(message, Envelope) and self._port.joins(message)
 
-    async def receive_all(self, envelopes: Sequence[Envelope]) -> list[Any]:
-        """Handle messages of one command each in one transaction, and return the replies."""
+    async def perform_all(self, envelopes: Sequence[Envelope]) -> list[Performed]:
+        """Perform messages of one command each in one transaction; where one is refused, none of them."""
         await self._record_earlier()
         commands: list[C] = []
         ends: list[int] = []
@@ -211,9 +216,11 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             commands += self._port.prepared(envelope)
             ends.append(len(commands))
         performed = await self._perform(commands, BARE)
-        return [
-            await self._port.reply(envelope, performed[end - 1]) for envelope, end in zip(envelopes, ends, strict=True)
-        ]
+        return [performed[end - 1] for end in ends]
+
+    async def reply(self, envelope: Envelope, performed: Performed) -> Any:
+        """Return the reply to one of the messages that were performed together."""
+        return await self._port.reply(envelope, performed)
 
     async def _answer(self, query: Query) -> QueryResult:
         await self.require_durable_state()

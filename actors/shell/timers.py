@@ -64,16 +64,12 @@ class Timers:
     def _later(self, delay_s: float, do: Callable[..., Awaitable[None]], *given: Any) -> Timer:
         return self._clock.call_later(delay_s, teller(self._ref, Later(do.__name__, given)))
 
-    def _set(self, key: str, timer: Timer) -> None:
-        self._effects.forget_timer(key)
-        self._effects.timers[key] = timer
-
     # Second attempts at what no asker waits for
 
     def tell_again(self, message: object) -> None:
-        """Have the next instance handle a message, where no asker gets an error by which to know that this one did not.
+        """Have a message handled after a pause, unless an asker gets an error by which to know that it was not.
 
-        It is for a handler that other code has cancelled.
+        It is for a handler that other code has cancelled, or that the log has failed.
         """
         match message:
             case EffectEnded():
@@ -91,7 +87,7 @@ class Timers:
         """Have what an effect brought, and an earlier instance could not record, offered to the log."""
         self._effects.unrecorded[ended.key] = ended
         offer = teller(self._ref, ended)
-        self._set(ended.key, self._clock.call_later(retry_pause_s(ended.attempt - 1), offer))
+        self._effects.set_timer(ended.key, self._clock.call_later(retry_pause_s(ended.attempt - 1), offer))
 
     async def insist(self, envelope: Envelope, attempt: int = 0) -> None:
         """Have a message handled, again and again while the log fails."""
@@ -116,25 +112,28 @@ class Timers:
     def set_for(self, wait: WaitUntil, stream_time: int) -> None:
         """Have the shell told when the time of a wait has come; the stream's time never goes back."""
         # There are two clocks. `due_at` is a date, and where the wall clock is set, it moves nearer or away. A pause
-        # is a length of time: it ends on the clock that is never set as well. That end is noted once for each wait, or
-        # the next instance would begin the pause anew.
+        # is a length of time: it ends on the clock that is never set as well. That end is noted when the pause begins,
+        # beside the effects, where it outlives an instance that is let go.
         if wait.pause:
             left_s = max(0, wait.due_at - max(self._clock.now_us(), stream_time)) / 1_000_000
-            self._effects.ends_of_pauses.setdefault(wait.key, self._clock.monotonic_s() + left_s)
+            self._effects.ends_of_pauses[wait.key] = self._clock.monotonic_s() + left_s
         self._look_later(wait)
 
     def _look_later(self, wait: WaitUntil) -> None:
+        # Without `self` in the functions below: an actor that is let go while it waits would stay in memory, with its
+        # state.
+        effects, clock = self._effects, self._clock
         may_have_come = teller(self._ref, Later(self._look_at_clock.__name__, (wait.key,)))
 
         def look() -> None:
-            if self._has_come(wait):
+            if _left_s(wait, effects, clock) < TIMER_RESOLUTION_S:
                 may_have_come()
             else:  # A timer counts seconds; but the wall clock may be set, and the machine may sleep.
                 set_timer()
 
         def set_timer() -> None:
-            delay_s = min(self._left_s(wait), LOOK_AT_CLOCK_S)
-            self._effects.timers[wait.key] = self._clock.call_later(delay_s, look)
+            delay_s = min(_left_s(wait, effects, clock), LOOK_AT_CLOCK_S)
+            effects.set_timer(wait.key, clock.call_later(delay_s, look))
 
         set_timer()
 
@@ -151,24 +150,23 @@ class Timers:
         """Have it recorded that the time of a wait has come."""
         command = self._port.due(wait)
         if command is None and self._port.pauses is None:  # It cannot be told now what is due: it is asked again.
-            self._set(wait.key, self._later(LOOK_AT_CLOCK_S, self._look_at_clock, wait.key))
+            self._effects.set_timer(wait.key, self._later(LOOK_AT_CLOCK_S, self._look_at_clock, wait.key))
             return
         await self._shell.effect_ended(EffectEnded(key=wait.key, command=command))
 
     def overdue(self) -> Iterator[WaitUntil]:
-        """Yield the waits whose time has come, earliest first, as far as they run when it is their turn."""
+        """Yield the waits whose time has come and was not offered to the log, earliest first.
+
+        Each is looked at when it is its turn, since what was done about an earlier one may have ended it.
+        """
         waits = [effect for effect in self._effects.running.values() if isinstance(effect, WaitUntil)]
         for wait in sorted(waits, key=lambda wait: wait.due_at):
-            if wait.key in self._effects.running and self._has_come(wait):
+            key = wait.key
+            if key in self._effects.running and key not in self._effects.unrecorded and self._has_come(wait):
                 yield wait
 
     def _has_come(self, wait: WaitUntil) -> bool:
-        return self._left_s(wait) < TIMER_RESOLUTION_S
-
-    def _left_s(self, wait: WaitUntil) -> float:
-        left_s = (wait.due_at - self._clock.now_us()) / 1_000_000
-        end_s = self._effects.ends_of_pauses.get(wait.key)
-        return left_s if end_s is None else min(left_s, end_s - self._clock.monotonic_s())
+        return _left_s(wait, self._effects, self._clock) < TIMER_RESOLUTION_S
 
     # Pauses before work begins again, and grace periods
 
@@ -176,7 +174,8 @@ class Timers:
         """Have work that has ended, and is wanted still, begin again after a pause."""
         assert self._port.pauses is not None
         self._effects.backing_off |= {key}
-        self._set(key, self._later(self._port.pauses.pause_s(self._effects.ends[key] + 1), self._end_pause, key))
+        pause_s = self._port.pauses.pause_s(self._effects.ends[key] + 1)
+        self._effects.set_timer(key, self._later(pause_s, self._end_pause, key))
 
     async def _end_pause(self, key: str) -> None:
         await self._shell.require_durable_state()
@@ -196,3 +195,9 @@ class Timers:
             return
         await self._shell.require_durable_state()
         self._shell.abandon_cancelled()
+
+
+def _left_s(wait: WaitUntil, effects: StreamEffects, clock: Clock) -> float:
+    left_s = (wait.due_at - clock.now_us()) / 1_000_000
+    end_s = effects.ends_of_pauses.get(wait.key)
+    return left_s if end_s is None else min(left_s, end_s - clock.monotonic_s())

@@ -1,6 +1,8 @@
 """The event-sourced shell, by itself: a small core, no agent, and a store that can be told to fail."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -125,6 +127,12 @@ class World:
         self.recovery: tuple[Command, ...] = ()
         self.joins = False
         self.instances = 0
+        self.fault: Exception | None = None
+
+    def fail_once(self) -> None:
+        error, self.fault = self.fault, None
+        if error is not None:
+            raise error
 
 
 class WorksPort(EffectPort[State, Command, WorkEvent]):
@@ -135,10 +143,12 @@ class WorksPort(EffectPort[State, Command, WorkEvent]):
         world.instances += 1
 
     def begin(self, effect: Work) -> bool:
+        self.world.fail_once()
         self.world.begun.append(effect.name)
         return True
 
     def cancel(self, effect: Work) -> None:
+        self.world.fail_once()
         self.world.cancelled.append(effect.name)
 
     def abandon(self, effect: Work) -> None:
@@ -195,17 +205,20 @@ class FaultyStore(InMemoryStore):
 
 
 class Setup:
-    def __init__(self) -> None:
+    def __init__(self, passivate_after_s: float | None = None) -> None:
         self.clock = ManualClock()
         self.store = FaultyStore()
         self.world = World()
         self.in_flight = EffectsInFlight()
-        self.system = ActorSystem(clock=self.clock, passivate_after_s=None)
+        self.system = ActorSystem(clock=self.clock, passivate_after_s=passivate_after_s)
         self.journal = journal = Journal(self.store)
+        self.instances: list[weakref.ref[object]] = []
 
         def works(_: str) -> EventSourcedActor[State, Command, WorkEvent]:
             port = WorksPort(self.world)
-            return EventSourcedActor(WorksCore(), CODEC, journal, port, self.in_flight)
+            actor = EventSourcedActor(WorksCore(), CODEC, journal, port, self.in_flight)
+            self.instances.append(weakref.ref(actor))
+            return actor
 
         self.system.register("works", works)
 
@@ -517,6 +530,41 @@ async def test_the_end_of_an_earlier_grace_period_costs_later_work_none_of_its_o
     assert setup.world.abandoned == []
     await setup.clock.advance(0.2)
     assert setup.world.abandoned == ["b"]
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, CommandRejected], ids=["failure", "refusal"])
+async def test_work_that_could_not_be_begun_is_begun_later(setup: Setup, fault: type[Exception]) -> None:
+    setup.world.fault = fault("a fault of the port")
+    with pytest.raises(fault, match="a fault of the port"):
+        await setup.ask(Want("a"))
+    await setup.clock.advance(1)
+    await setup.ask(Want("b"))
+    assert setup.world.begun == ["a", "b"]
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, CommandRejected], ids=["failure", "refusal"])
+async def test_work_that_could_not_be_cancelled_is_abandoned_after_the_grace_period(
+    setup: Setup, fault: type[Exception]
+) -> None:
+    await setup.ask(Want("a"))
+    setup.world.fault = fault("a fault of the port")
+    with pytest.raises(fault, match="a fault of the port"):
+        await setup.ask(Drop("a"))
+    await setup.clock.advance(10)
+    assert setup.world.abandoned == ["a"]
+    await setup.ask(Want("b"))
+    assert setup.world.begun == ["a", "b"]
+
+
+async def test_an_actor_that_was_let_go_while_it_waits_is_not_kept_in_memory_by_its_timer() -> None:
+    setup = Setup(passivate_after_s=1)
+    await setup.ask(Want(f"later@{setup.clock.now_us() + 300_000_000}"))
+    await setup.clock.advance(120)
+    gc.collect()
+    assert [instance() for instance in setup.instances] == [None]
+    await setup.clock.advance(240)
+    assert len(setup.instances) == len(await setup.recorded()) == 2
+    assert await setup.system.close() == ()
 
 
 async def test_what_abandoned_work_brings_after_all_is_recorded(setup: Setup) -> None:

@@ -8,7 +8,7 @@ import pytest
 from refold.actors import ActorSystem
 from refold.actors.kernel.reply import Reply
 from refold.actors.shell.joined import receive_together
-from refold.actors.shell.messages import Envelope
+from refold.actors.shell.messages import Envelope, Performed
 from refold.events.core.errors import CommandRejected, PersistenceError
 
 
@@ -17,21 +17,29 @@ class Counting:
 
     def __init__(self, refuses: str = "") -> None:
         self.refuses = refuses
+        self.refuses_reply = ""
         self.handled: list[str] = []
         self.fails = False
+        self.fails_after = 1
 
     async def receive(self, envelope: Envelope) -> Any:
-        return (await self.receive_all([envelope]))[0]
+        (performed,) = await self.perform_all([envelope])
+        return await self.reply(envelope, performed)
 
-    async def receive_all(self, envelopes: Sequence[Envelope]) -> list[Any]:
+    async def perform_all(self, envelopes: Sequence[Envelope]) -> list[Performed]:
         names = "".join(envelope.command for envelope in envelopes)
         self.handled.append(names)
-        if self.fails and len(self.handled) > 1:
+        if self.fails and len(self.handled) > self.fails_after:
             raise PersistenceError("the disk is full")
         for name in names:
             if name in self.refuses:
                 raise CommandRejected(f"{name} is refused")
-        return [f"done {name}" for name in names]
+        return [Performed(place, True) for place, _ in enumerate(names, 1)]
+
+    async def reply(self, envelope: Envelope, performed: Performed) -> Any:
+        if envelope.command in self.refuses_reply:
+            raise CommandRejected(f"no reply to {envelope.command}")
+        return f"done {envelope.command} @{performed.version}"
 
 
 async def handled(receiver: Counting, others: str, system: ActorSystem) -> tuple[Any, list[Any]]:
@@ -50,7 +58,7 @@ async def outcome(reply: Reply) -> Any:
         return None
     try:
         return await reply
-    except CommandRejected as error:
+    except (CommandRejected, PersistenceError) as error:
         return str(error)
 
 
@@ -58,16 +66,16 @@ async def test_what_waits_together_is_handled_at_once_and_each_asker_gets_a_repl
     system: ActorSystem,
 ) -> None:
     receiver = Counting()
-    assert await handled(receiver, "bc", system) == ("done a", ["done b", "done c"])
+    assert await handled(receiver, "bc", system) == ("done a @1", ["done b @2", "done c @3"])
     assert receiver.handled == ["abc"]
 
 
 @pytest.mark.parametrize(
     ("refuses", "reply", "replies"),
     [
-        ("a", "a is refused", ["done b", "done c"]),
-        ("b", "done a", ["b is refused", "done c"]),
-        ("ac", "a is refused", ["done b", "c is refused"]),
+        ("a", "a is refused", ["done b @1", "done c @1"]),
+        ("b", "done a @1", ["b is refused", "done c @1"]),
+        ("ac", "a is refused", ["done b @1", "c is refused"]),
     ],
 )
 async def test_one_that_is_refused_costs_the_others_nothing(
@@ -78,7 +86,26 @@ async def test_one_that_is_refused_costs_the_others_nothing(
     assert receiver.handled == ["abc", "a", "b", "c"]
 
 
-async def test_a_log_that_fails_meanwhile_is_the_error_of_those_who_have_no_reply_yet(system: ActorSystem) -> None:
+@pytest.mark.parametrize(
+    ("refuses_reply", "reply", "replies"),
+    [
+        ("a", "no reply to a", ["done b @2", "done c @3"]),
+        ("c", "done a @1", ["done b @2", "no reply to c"]),
+    ],
+)
+async def test_a_reply_that_is_refused_is_the_error_of_one_asker_and_nothing_is_handled_again(
+    system: ActorSystem, refuses_reply: str, reply: str, replies: list[str]
+) -> None:
+    receiver = Counting()
+    receiver.refuses_reply = refuses_reply
+    assert await handled(receiver, "bc", system) == (reply, replies)
+    assert receiver.handled == ["abc"]
+
+
+async def test_a_log_that_fails_meanwhile_costs_only_those_whom_it_fails(system: ActorSystem) -> None:
     receiver = Counting("c")
     receiver.fails = True
-    assert await handled(receiver, "bc", system) == ("the disk is full", [None, None])
+    full = "the disk is full"
+    assert await handled(receiver, "bc", system) == (full, [full, full])
+    receiver.handled, receiver.fails_after = [], 2
+    assert await handled(receiver, "bc", system) == ("done a @1", [full, full])
