@@ -45,6 +45,9 @@ _SPECIAL: Final = frozenset((Signal, ProxyCall, ProxyGetAttr, ProxySetAttr))
 
 Work = Coroutine[Any, Any, None]
 
+Unbegun = tuple[object, Coroutine[Any, Any, object]]
+"""A message, and what handles it, which has not taken its first step."""
+
 
 class _Interrupted(BaseException):
     """The cell waits no longer, since `request_stop(now=True)` was called; STOP is next in its mailbox."""
@@ -239,24 +242,38 @@ class ActorCell(Mailbox[CellSystem]):
                 return
             if isinstance(result, CoroutineType):
                 self._waits = True
-                self._continue_in_task(self._conclude(result, message, reply), reply)
+                self._continue_in_task(self._conclude(result, message, reply), reply, (message, result))
                 return
             if reply is not None:
                 reply.settle(result)
         self._schedule()
 
-    def _continue_in_task(self, first: Work | None = None, reply: Reply | None = None) -> None:
+    def _continue_in_task(
+        self, first: Work | None = None, reply: Reply | None = None, unbegun: Unbegun | None = None
+    ) -> None:
         system = self.system
         work = self._run(first, reply)
         self._task = system.loop.create_task(work, name=self.address, context=system.context.copy())
-        self._task.add_done_callback(partial(self._ended_unbegun, work, first, reply))
+        self._task.add_done_callback(partial(self._ended_unbegun, work, first, reply, unbegun))
 
-    def _ended_unbegun(self, work: Work, first: Work | None, reply: Reply | None, task: "asyncio.Task[None]") -> None:
+    def _ended_unbegun(
+        self,
+        work: Work,
+        first: Work | None,
+        reply: Reply | None,
+        unbegun: Unbegun | None,
+        task: "asyncio.Task[None]",
+    ) -> None:
         """Where other code cancelled our task before its first step: end as where that happens later."""
         if task.cancelled() and task is self._task and not self.closed:
             work.close()
             if first is not None:
                 first.close()
+            if unbegun is not None and self._queue is not None:  # Nothing was done: it is for the next instance.
+                message, handler = unbegun
+                handler.close()
+                self._queue.appendleft((message, reply))
+                reply = None
             self._end_by(CancelledError(), reply)
 
     async def _run(self, first: Work | None, reply: Reply | None) -> None:

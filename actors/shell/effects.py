@@ -139,6 +139,7 @@ class StreamEffects(msgspec.Struct, eq=False):
             effect = self.running.pop(key)
             if isinstance(effect, Wait):
                 self.forget_timer(key)
+                self.unrecorded.pop(key, None)  # That its time has come is in the log, or means nothing any more.
             else:
                 self.cancelled[key] = effect
                 stopping.append(effect)

@@ -117,7 +117,8 @@ class Timers:
         if wait.pause:
             left_s = max(0, wait.due_at - max(self._clock.now_us(), stream_time)) / 1_000_000
             self._effects.ends_of_pauses[wait.key] = self._clock.monotonic_s() + left_s
-        self._look_later(wait)
+        if wait.key not in self._effects.unrecorded:  # Else its end has come, and is offered to the log later.
+            self._look_later(wait)
 
     def _look_later(self, wait: WaitUntil) -> None:
         # Without `self` in the functions below: an actor that is let go while it waits would stay in memory, with its
@@ -155,14 +156,10 @@ class Timers:
         await self._shell.effect_ended(EffectEnded(key=wait.key, command=command))
 
     def overdue(self) -> Iterator[WaitUntil]:
-        """Yield the waits whose time has come and was not offered to the log, earliest first.
-
-        Each is looked at when it is its turn, since what was done about an earlier one may have ended it.
-        """
+        """Yield the waits whose time has come, earliest first, as far as they run when it is their turn."""
         waits = [effect for effect in self._effects.running.values() if isinstance(effect, WaitUntil)]
         for wait in sorted(waits, key=lambda wait: wait.due_at):
-            key = wait.key
-            if key in self._effects.running and key not in self._effects.unrecorded and self._has_come(wait):
+            if wait.key in self._effects.running and self._has_come(wait):
                 yield wait
 
     def _has_come(self, wait: WaitUntil) -> bool:

@@ -478,6 +478,50 @@ async def test_a_time_that_has_come_is_recorded_before_a_command_that_arrives_af
     assert (len(await setup.recorded()), setup.clock.waiting()) == (4, ())
 
 
+async def test_a_time_that_the_log_refused_is_told_again_by_itself_after_a_restart(setup: Setup) -> None:
+    soon = f"soon@{setup.clock.now_us() + 10_000_000}"
+    await setup.ask(Want(soon))
+    setup.store.faults = ["before"] * 5
+    await setup.clock.advance(12)
+    setup.ref.tell(Fail())
+    await setup.clock.advance(60)
+    assert await setup.recorded() == [f"Wanted {soon}", f"Done {soon}"]
+    assert setup.clock.waiting() == ()
+
+
+async def test_a_time_that_is_recorded_while_its_actor_is_cancelled_is_not_kept_for_the_log(setup: Setup) -> None:
+    soon = f"soon@{setup.clock.now_us() + 10_000_000}"
+    await setup.ask(Want(soon))
+    setup.store.faults = ["before"]
+    await setup.clock.advance(10)
+    setup.store.gate.clear()
+    setup.ref.tell(Drop("other"))
+    await setup.clock.settle()
+    (handling,) = (task for task in asyncio.all_tasks() if task.get_name() == ADDRESS)
+    handling.cancel()
+    setup.store.gate.set()
+    await setup.clock.advance(60)
+    assert await setup.recorded() == [f"Wanted {soon}", f"Done {soon}"]
+    assert setup.in_flight.of(STREAM).at_rest()  # So that it may leave memory.
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_time_that_comes_is_recorded_whenever_its_actor_is_cancelled(setup: Setup, steps: int) -> None:
+    soon = f"soon@{setup.clock.now_us() + 10_000_000}"
+    await setup.ask(Want(soon))
+    advancing = asyncio.create_task(setup.clock.advance(10))
+    while setup.clock.monotonic_s() < 10:  # noqa: ASYNC110 - A clock sets no event.
+        await asyncio.sleep(0)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks():
+        if task.get_name() == ADDRESS:
+            task.cancel()
+    await advancing
+    await setup.clock.advance(120)
+    assert await setup.recorded() == [f"Wanted {soon}", f"Done {soon}"]
+
+
 async def test_the_time_of_a_stream_never_goes_back(setup: Setup) -> None:
     begun = setup.clock.now_us()
     await setup.ask(Want("a"))

@@ -125,15 +125,6 @@ async def test_a_wait_has_one_timer_however_often_it_is_looked_at(noting: Noting
     assert len(clock.waiting()) == 1
 
 
-async def test_a_time_that_the_log_has_refused_so_far_is_not_told_a_second_time(
-    noting: Noting, clock: ManualClock
-) -> None:
-    wait = waits(noting, clock, 10)
-    clock.jump(10)
-    noting.timers.offer_again(EffectEnded(key=wait.key, command="due"))
-    assert list(noting.timers.overdue()) == []
-
-
 async def test_what_is_overdue_is_told_earliest_first_and_only_while_it_is_wanted(
     noting: Noting, clock: ManualClock
 ) -> None:
