@@ -45,9 +45,6 @@ _SPECIAL: Final = frozenset((Signal, ProxyCall, ProxyGetAttr, ProxySetAttr))
 
 Work = Coroutine[Any, Any, None]
 
-Unbegun = tuple[object, Coroutine[Any, Any, object]]
-"""A message, and what handles it, which has not taken its first step."""
-
 
 class _Interrupted(BaseException):
     """The cell waits no longer, since `request_stop(now=True)` was called; STOP is next in its mailbox."""
@@ -242,36 +239,26 @@ class ActorCell(Mailbox[CellSystem]):
                 return
             if isinstance(result, CoroutineType):
                 self._waits = True
-                self._continue_in_task(self._conclude(result, message, reply), reply, (message, result))
+                self._continue_in_task(self._conclude(result, message, reply), reply, message, result)
                 return
             if reply is not None:
                 reply.settle(result)
         self._schedule()
 
     def _continue_in_task(
-        self, first: Work | None = None, reply: Reply | None = None, unbegun: Unbegun | None = None
+        self, first: Work | None = None, reply: Reply | None = None, message: object = None, handler: Any = None
     ) -> None:
         system = self.system
         work = self._run(first, reply)
         self._task = system.loop.create_task(work, name=self.address, context=system.context.copy())
-        self._task.add_done_callback(partial(self._ended_unbegun, work, first, reply, unbegun))
+        self._task.add_done_callback(partial(self._ended_unbegun, (work, first, handler), message, reply))
 
-    def _ended_unbegun(
-        self,
-        work: Work,
-        first: Work | None,
-        reply: Reply | None,
-        unbegun: Unbegun | None,
-        task: "asyncio.Task[None]",
-    ) -> None:
+    def _ended_unbegun(self, unbegun: tuple[Any, ...], message: object, reply: Reply | None, task: Any) -> None:
         """Where other code cancelled our task before its first step: end as where that happens later."""
         if task.cancelled() and task is self._task and not self.closed:
-            work.close()
-            if first is not None:
-                first.close()
-            if unbegun is not None and self._queue is not None:  # Nothing was done: it is for the next instance.
-                message, handler = unbegun
-                handler.close()
+            for work in filter(None, unbegun):
+                work.close()
+            if unbegun[-1] is not None and self._queue is not None:  # No step of its handler was taken.
                 self._queue.appendleft((message, reply))
                 reply = None
             self._end_by(CancelledError(), reply)
