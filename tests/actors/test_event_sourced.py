@@ -447,6 +447,14 @@ async def test_a_restart_in_the_middle_of_work_does_not_begin_it_again(setup: Se
     assert list((await setup.state()).done) == ["a", "b"]
 
 
+async def test_a_restart_in_the_middle_of_work_is_not_taken_for_the_end_of_a_process(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    setup.world.recovery = (GoOn("go-on"),)
+    setup.ref.tell(Fail())
+    await setup.clock.advance(1)
+    assert (await setup.recorded(), setup.world.instances) == (["Wanted a"], 2)
+
+
 async def test_a_restart_keeps_waits_and_lets_go_of_them_when_they_are_no_longer_wanted(setup: Setup) -> None:
     soon = setup.clock.now_us() + 10_000_000
     late = setup.clock.now_us() + 20_000_000
