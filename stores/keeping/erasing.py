@@ -22,8 +22,8 @@ from refold.stores.past_state import last_position
 
 EVENTS_PER_PAGE = 200
 
-EVENTS_PER_TRANSACTION = 20_000
-"""Families are deleted together until they have so many events."""
+EVENTS_PER_TRANSACTION = 1_000
+"""Families are deleted together until they have so many events. Appends wait for as long as one of these takes."""
 
 NAMES_SOUGHT_MAX = 32
 """So few names are looked for one by one, which is faster than to find everything that could be a name."""

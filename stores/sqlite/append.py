@@ -69,7 +69,8 @@ _DELETE_STREAM: Final = (
 )
 _NAMES_PAYLOAD: Final = "SELECT 1 FROM events WHERE position > ? AND instr(data, ?) LIMIT 1"
 _FORKS: Final = """
-    SELECT 1 FROM events WHERE position > ? AND causation = correlation AND causation = ? || '@' || (version - 1)
+    SELECT CAST(causation AS BLOB), version FROM events
+    WHERE position > ? AND causation = correlation AND causation NOT LIKE '@%'
 """
 _DELETE_PAYLOAD: Final = "DELETE FROM payloads WHERE hash = ?"
 _NOTE_REMOVED: Final = "UPDATE log SET removed_position = max(removed_position, ?)"
@@ -305,8 +306,12 @@ class LogWriter:
                     connection.execute(statement, (row[0],) * statement.count("?"))
                 connection.execute(ADD_TOMBSTONE, (position, head.stream, head.version, head.chain, at))
                 connection.execute(_NOTE_REMOVED, (position,))
-            for head in streams:  # Those that are deleted with it are gone by now.
-                if connection.execute(_FORKS, (after_position, head.stream)).fetchone() is not None:
+            # One pass, however many streams: much may have been appended. Forks that are deleted too are gone by now.
+            ends = {head.stream.encode(): head for head in streams}
+            for causation, version in connection.execute(_FORKS, (after_position,)):
+                origin, _, at_version = causation.rpartition(b"@")
+                if origin in ends and at_version == b"%d" % (version - 1):
+                    head = ends[origin]
                     raise WrongExpectedVersion(head.stream, head.version, head.version)
             for payload in payloads:
                 if connection.execute(_NAMES_PAYLOAD, (after_position, payload)).fetchone() is None:

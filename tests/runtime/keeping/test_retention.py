@@ -4,12 +4,14 @@ import asyncio
 import json
 import os
 import shutil
+import sqlite3
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import refold
 from refold import ConfigError, LogInUse, PersistenceError
 from refold.actors import ManualClock, SystemClock
 from refold.inspection.export import export_to_file
@@ -191,3 +193,23 @@ async def test_a_log_is_not_made_smaller_where_there_is_no_room(
         await compact(log)
     assert len(log.read_bytes()) == len(before)
     await assert_sound(log)
+
+
+async def test_what_is_appended_meanwhile_is_searched_for_forks_once_however_many_sessions_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*given: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*given, **named)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    provider = refold.ScriptedProvider([refold.say("Hello.")] * 9)
+    async with refold.AgentRuntime(refold.AgentConfig(model="m"), provider=provider, log=tmp_path / "a.db") as runtime:
+        for number in range(9):
+            await (await runtime.session(f"s{number}")).send("Hi")
+        assert len((await runtime.retain(timedelta(0))).sessions) == 9
+    assert sum("causation = correlation" in statement for statement in statements) == 1
