@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import cache
 from types import NoneType
-from typing import Any, TypeGuard, TypeVar, get_args
+from typing import Any, TypeGuard, TypeVar, cast, get_args
 
 import msgspec
 
@@ -261,7 +261,7 @@ class CheckedCore(PureCore[S, C, E]):
         if not isinstance(given, list | tuple):
             unordered = isinstance(given, set | frozenset | Mapping | str)
             if unordered or not isinstance(given, Iterable):
-                raise CoreFailed(f"{self.name}.{function} gave {quoted(given)}, not a list of {what}")
+                raise CoreFailed(f"{self.name}.{function} gave {quoted(cast('object', given))}, not a list of {what}")
         return tuple(given)
 
     def _command(self, function: str, given: C) -> C:

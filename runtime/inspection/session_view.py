@@ -107,7 +107,7 @@ async def list_sessions(store: EventStore, **wanted: Unpack[SessionsWanted]) -> 
     found: list[ListedSession] = []
     size = SESSIONS_PER_PAGE if fits != EVERY else min(limit or SESSIONS_PER_PAGE, SESSIONS_PER_PAGE)
     # What waits for a person is in flight, so that no session is read for this which ended or never ran.
-    in_flight = fits.statuses == {"waiting"}
+    in_flight = fits.statuses == frozenset({"waiting"})
     after = f"{SESSION_KIND}/{wanted.get('after') or ''}"
     async for heads in _pages(store, wanted.get("user"), after, size, in_flight):
         for head, outline in zip(heads, await _outlines(store, heads), strict=True):

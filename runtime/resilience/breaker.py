@@ -557,5 +557,7 @@ def _counting(
         errors = cast("tuple[type[Exception], ...]", classes)
         return lambda error: isinstance(error, errors)
     if isinstance(counts, tuple | type) or not callable(counts):
-        raise ConfigError(f"`counts` is a class of Exceptions, a tuple of them or a function, not {quoted(counts)}")
+        raise ConfigError(
+            f"`counts` is a class of Exceptions, a tuple of them or a function, not {quoted(cast('object', counts))}"
+        )
     return counts

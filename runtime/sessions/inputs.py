@@ -6,7 +6,7 @@ input comes and not one for each, and no due time comes twice, even where the cl
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, TypeGuard, cast
 
 import msgspec
 
@@ -144,10 +144,9 @@ def run_options(given: RunOverrides, output_type: type[object] | None = None) ->
         more |= {"output_schema": output_schema(output_type), "output_instruction": run_instruction(output_type)}
     tools = fields.pop("tools", None)
     if tools is not None:
-        names = cast("Collection[object]", tools) if isinstance(tools, Collection) else ()
-        if not isinstance(tools, Collection) or isinstance(tools, str) or not all(isinstance(it, str) for it in names):
+        if not _are_texts(tools):
             raise ConfigError(f"tools must be names of the agent's tools, not {quoted(tools)}")
-        more["tools"] = tuple(sorted(set(cast("Collection[str]", tools))))
+        more["tools"] = tuple(sorted(set(tools)))
     try:
         checked = AgentConfig(**cast("dict[str, Any]", {"model": "any", **fields}))
     except ConfigError as error:
@@ -155,6 +154,12 @@ def run_options(given: RunOverrides, output_type: type[object] | None = None) ->
     # As the log gives it back: a temperature of 1 is 1.0, in the first request too.
     options = msgspec.convert({name: getattr(checked, name) for name in fields} | more, RunOptions)
     return options if options != RunOptions() else None
+
+
+def _are_texts(given: object) -> TypeGuard[Collection[str]]:
+    if not isinstance(given, Collection) or isinstance(given, str):
+        return False
+    return all(isinstance(each, str) for each in cast("Collection[object]", given))
 
 
 def import_command(messages: Sequence[Message], key: str | None) -> tuple[ImportHistory, dict[PayloadHash, bytes]]:

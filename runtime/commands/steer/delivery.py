@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -122,7 +122,7 @@ def answer_line(log: Path, session: str, question: str, schema: Mapping[str, obj
         schema: what the answer must fit; where a text does not, it is given as JSON.
     """
     choices = schema.get("enum")
-    are_texts = isinstance(choices, list) and all(isinstance(choice, str) for choice in choices)
+    are_texts = isinstance(choices, list) and all(isinstance(choice, str) for choice in cast("list[object]", choices))
     value = "VALUE" if not schema or schema.get("type") == "string" or are_texts else "--value JSON"
     return f"{_line('answer', str(log), session, question)} {value}"
 

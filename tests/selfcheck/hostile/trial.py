@@ -194,7 +194,8 @@ class _Trial:
         [exit_code] = exit_codes
         if exit_code == BAD_INPUT:
             self._refusals += 1
-            line = re.sub(r"^warning: .*\n", "", said.getvalue(), flags=re.MULTILINE)  # Each is one safe line, too.
+            # What is told before is safe lines, too.
+            line = re.sub(r"^(?:warning|left out): .*\n", "", said.getvalue(), flags=re.MULTILINE)
             if not line.startswith("refold: ") or line.count("\n") != 1 or len(line) > LIMIT_OF_ERROR:
                 self.faults.append(Fault(use, f"the error is not one short line: {line[:300]!r}"))
         elif exit_code not in (0, 1) and not (name == "replay" and exit_code == NOT_COMPARED):
