@@ -286,7 +286,7 @@ async def work(log: Log, plan: WorkPlan, witness: Path, tools: Sequence[refold.T
         log=log,
         durability=plan.durability,
         deps=notes,
-        close_grace_s=1.0,
+        close_grace_s=10.0,  # A tool takes milliseconds; but the whole machine may stand still for a second.
     )
     desk = Desk(runtime, notes)
     runtime.subscribe(desk.see)
