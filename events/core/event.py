@@ -4,10 +4,12 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from refold.events.core.cleaning import INTEGER_MAX, INTEGER_MIN
+
 SECOND_US: Final = 1_000_000
 """A second in the unit of every time that events and cores have: `event.at + 5 * SECOND_US` is five seconds later."""
 
-Microseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Microseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=INTEGER_MIN, le=INTEGER_MAX)]
 """A recorded time or duration. A log that has a larger one is damaged: no clock, database or float holds it."""
 
 
